@@ -383,7 +383,7 @@ def convert(
         >>> from amp_rewrite.demo import feeds, network
         >>> outcome = convert(network(), data=feeds())
         >>> outcome.passes, outcome.result.report.casts_added
-        (True, 6)
+        (True, 4)
     """
     options = Options() if options is None else options
     arguments.instance("options", options, Options, "write Options(half='bfloat16')")

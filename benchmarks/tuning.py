@@ -64,7 +64,7 @@ def measure(model: Model, error: float, prefer: str) -> dict[str, Any]:
 
 def markdown(rows: dict[str, dict[str, Any]], error: float, prefer: str) -> str:
     """The table, with an introduction that says how it was made."""
-    flags = f"--tolerance error={error:g} --prefer {prefer}"
+    flags = f"--max-error {error:g} --prefer {prefer}"
     heading = HEADING.format(
         error=error,
         prefer=prefer,

@@ -1,5 +1,6 @@
 """Calibration: many samples, one at a time, reduced within the run; saved, merged, and used later."""
 
+import itertools
 import json
 import math
 import tempfile
@@ -85,11 +86,16 @@ def test_elements_that_are_not_finite_hide_no_others():
     assert (seen["zero"].low, seen["zero"].high) == (0, 0)
 
 
-def test_values_in_bodies_are_seen():
+@pytest.mark.parametrize(("ir_version", "opset"), [(3, 11), (8, 17), (10, 21)])
+def test_values_in_bodies_are_seen(ir_version, opset):
     """Of If, Loop and Scan, over all iterations; a branch that no sample took is not there."""
+    proto = model(BODIES)
+    proto.ir_version, proto.opset_import[0].version = ir_version, opset
+    stored = [(each.name, each.data_type, each.dims) for each in proto.graph.initializer]
+    proto.graph.input.extend(itertools.starmap(onnx.helper.make_tensor_value_info, stored))
     x = np.float32([1, -2, 3, 4])
     samples = [{"x": x * k, "go": np.array(True), "trips": np.array(k)} for k in (1, 2, 3)]
-    seen = amp_rewrite.observe(model(BODIES), samples, device="cpu")
+    seen = amp_rewrite.observe(proto, samples, device="cpu")
     assert "q" not in seen
     assert (seen["p"].low, seen["p"].high) == (-1800, 3600)
     assert (seen["next"].low, seen["next"].high) == (-1800 * 2**3, 3600 * 2**3)
@@ -98,7 +104,7 @@ def test_values_in_bodies_are_seen():
     assert (seen["each"].low, seen["each"].high) == (-seen["state_out"].high, -seen["state_out"].low)
     assert seen["next"].counted == 4 * (1 + 2)  # of the samples whose elements are counted
     other = {"x": x, "go": np.array(False), "trips": np.array(0)}
-    seen = amp_rewrite.observe(model(BODIES), [other], device="cpu")
+    seen = amp_rewrite.observe(proto, [other], device="cpu")
     assert seen["q"].high == pytest.approx(0.004)
     assert "p" not in seen
     assert "next" not in seen  # no iteration ran

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 
 import pytest
 
@@ -32,79 +31,6 @@ def with_error(tuned, error):
     judged = dataclasses.replace(output, error=error, broken=broken)
     assert isinstance(judged, Output)
     return dataclasses.replace(tuned, verdict=dataclasses.replace(tuned.verdict, outputs=(judged,)))
-
-
-@dataclasses.dataclass
-class Plan:
-    """A plan of a search: its error as emulated, and whether float32 is preferred to it."""
-
-    error: float
-    is_refused: bool = False
-
-    @property
-    def squared(self):
-        """As a search has it."""
-        return (self.error / TARGET) ** 2
-
-
-class Found:
-    """A search that has measured the default plan and some that are nearer; the time runs out with it."""
-
-    def __init__(self, default, errors, *, refused=False):
-        self.default = Plan(default)
-        self.plans = [Plan(error, refused) for error in errors]
-        self.walked = [Point(seconds=1.0, half=1, error=default, speedup=1.0)]
-
-    def run(self, limit, watch):
-        """The default plan where no limit is given, and where nothing is within it; else the farthest off."""
-        del watch
-        near = [] if math.isinf(limit) else [plan for plan in self.plans if plan.squared <= limit]
-        return max(near, key=lambda plan: plan.error, default=self.default)
-
-    def has_within(self, limit):
-        """Whether there is one."""
-        return any(plan.squared <= limit for plan in self.plans)
-
-    def float32(self, instead):
-        """The plan of nothing in half."""
-        del instead
-        return Plan(0.0)
-
-
-def confirmed(search, tuned, factor, end=math.inf):
-    """What is confirmed where real errors are so many times those that are emulated; the plans, in order."""
-    seen = []
-
-    def confirm(plan):
-        seen.append(plan.error)
-        return with_error(tuned, plan.error * factor)
-
-    return confirming.confirm_plan(search, confirm, end, None), seen
-
-
-def test_the_search_aims_below_what_the_default_plan_is_off_besides(tuned):
-    """Where the real error is 1.5 times the emulated one, a plan that would fail is not even confirmed."""
-    found, seen = confirmed(Found(5e-3, [9.6e-4, 7.5e-4, 6e-4]), tuned, 1.5)
-    assert found.is_met
-    assert seen == [5e-3, 7.5e-4, 6e-4]
-
-
-def test_what_was_measured_is_confirmed_when_the_time_is_over(tuned):
-    """A plan within less that was found on the way counts, for up to two more comparisons."""
-    found, seen = confirmed(Found(5e-3, [9.6e-4, 6e-4]), tuned, 1.2, time.monotonic() - 1)
-    assert found.is_met
-    assert seen[-1] == 6e-4
-    none, _ = confirmed(Found(5e-3, []), tuned, 1.2, time.monotonic() - 1)
-    assert not none.is_met
-
-
-def test_float32_is_confirmed_in_place_of_what_is_slower(tuned):
-    """It counts only where it passes."""
-    found, seen = confirmed(Found(5e-3, [9e-4, 5e-4], refused=True), tuned, 1.0)
-    assert (found.is_met, seen) == (True, [5e-3, 0.0])
-    noisy = dataclasses.replace(tuned, noise=1.0)
-    found, seen = confirmed(Found(5e-3, [9e-4], refused=True), noisy, 1.0)
-    assert (found.is_met, seen) == (False, [5e-3])
 
 
 @pytest.mark.parametrize("sensitive", [0, 3])
@@ -166,11 +92,3 @@ def test_float32_as_the_answer_says_why(tuned, speedups, gated, said):
     (line,) = confirming.lines(found, report)
     assert line.text.startswith(said)
     assert "so the model stays as it is" in line.text
-
-
-def test_the_default_plan_is_told_with_the_error_of_its_result(tuned):
-    """Not with the one that was emulated, which may be within the target though the result is not."""
-    search = Found(0.5 * TARGET, [0.1 * TARGET])
-    best, _ = confirmed(search, tuned, 4.0)
-    assert best.is_met
-    assert search.walked[0].error == 2 * TARGET

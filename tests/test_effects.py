@@ -11,9 +11,9 @@ import amp_rewrite
 from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.running import emulation, sessions
 from amp_rewrite.running.blame import blame
+from amp_rewrite.running.emulation import switched_emulation
 from amp_rewrite.running.sessions import Device
-from amp_rewrite.tuning import effects
-from amp_rewrite.tuning.switches import switched_emulation
+from amp_rewrite.tuning import sensitivity
 from tests.commands import run
 from tests.test_tuning import LOST, MODELS, STORED, offset
 from tests.text import model
@@ -40,13 +40,14 @@ def test_all_switches_are_the_emulation_and_none_is_float32(name, io):
     feeds = {k: draw.normal(size=shape).astype(np.float32) for k, shape in shapes.items() if k != "c"}
     feeds |= {"c": np.array(True)} if "c" in shapes else {}
     half = amp_rewrite.rewrite(source, Options(io=io)).model
-    made, values = switched_emulation(emulation.emulation(half))
-    assert made.count == len(values) > 0
+    made = switched_emulation(half)
+    count = len(made.values)
+    assert count > 0
     with emulation.runnable(made.loaded) as proto:
         session = sessions.open_session(proto, Device.CPU)
     given = {name: _as(session, name, value) for name, value in feeds.items()}
     on, off = (
-        sessions.run_session(session, {**given, made.switches: np.full(made.count, switch)})
+        sessions.run_session(session, {**given, made.switches: np.full(count, switch)})
         for switch in (True, False)
     )
     emulated = sessions.run_session(sessions.open_session(amp_rewrite.emulate(half), Device.CPU), given)
@@ -67,7 +68,7 @@ def test_effects_are_those_of_single_roundings():
     """Of each node, the error that verify gives where it alone is half; their squares sum up to the whole."""
     source, sample = offset()
     whole = amp_rewrite.rewrite(source, FORCED).model
-    found = effects.effects(source, whole, sample)
+    found = sensitivity.by_node(source, whole, sample)
     total = amp_rewrite.verify(source, whole, sample, device="cpu").error
     assert math.sqrt(sum(error**2 for error in found.values())) == pytest.approx(total, rel=0.3)
     assert found["shift"] > 0.3 * total > 10 * found["back"]
@@ -85,9 +86,10 @@ def test_what_matters_is_blamed_and_not_what_is_wrong_itself():
     half = amp_rewrite.rewrite(source, FORCED).model
     plain = blame(source, half, sample, device=Device.CPU)
     assert plain.nodes[0].node in ("phase", "back")
-    ranked = effects.ranked(plain, effects.effects(source, half, sample), source)
-    assert {error.node for error in ranked.nodes[:2]} == {"front", "much"}
-    assert set(ranked.keep_full) >= {"front", "much", "phase"}  # a Cast before `phase` would round it as well
+    by_node = sensitivity.by_node(source, half, sample)
+    found = blame(source, half, sample, effects=by_node, device=Device.CPU)
+    assert {error.node for error in found.nodes[:2]} == {"front", "much"}
+    assert set(found.keep_full) >= {"front", "much", "phase"}  # a Cast before `phase` would round it as well
     pinned = Options(level=Level.UNSAFE_FORCE_ALL, pins=Pins(keep_full=("front", "much", "phase")))
     better = amp_rewrite.rewrite(source, pinned).model
     errors = [amp_rewrite.verify(source, each, sample, device="cpu").error for each in (half, better)]
@@ -97,7 +99,7 @@ def test_what_matters_is_blamed_and_not_what_is_wrong_itself():
 def test_what_overflows_has_no_bound():
     """The effect of a value that leaves the range of half is infinite, and those of others are numbers."""
     large = model(LOST, {"w": np.eye(64, dtype=np.float32)})
-    found = effects.effects(
+    found = sensitivity.by_node(
         large, amp_rewrite.rewrite(large, FORCED).model, {"x": np.full((8, 64), 30, np.float32)}
     )
     assert [name for name, error in found.items() if error == math.inf] == ["square"]
@@ -111,7 +113,7 @@ def test_bodies_count_for_the_node_that_has_them():
     draw = np.random.default_rng(0)
     source = model(text, {"w": draw.normal(size=(8, 8)).astype(np.float16).astype(np.float32)})
     sample = {"x": draw.normal(size=(4, 8)).astype(np.float32), "c": np.array(True)}
-    found = effects.effects(source, amp_rewrite.rewrite(source, FORCED).model, sample)
+    found = sensitivity.by_node(source, amp_rewrite.rewrite(source, FORCED).model, sample)
     assert found["pick"] > 1e-5
     assert set(found) <= {"first", "pick", "last"}
 
@@ -133,10 +135,8 @@ def test_the_command_ranks_by_effect(tmp_path):
 
 
 def test_a_large_model_is_left_alone(monkeypatch):
-    """Its nodes are ranked by what they add themselves."""
-    monkeypatch.setattr(effects, "LARGEST", 1)
+    """A session would take a copy of it."""
+    monkeypatch.setattr(sensitivity, "LARGEST", 1)
     source, sample = offset()
     half = amp_rewrite.rewrite(source).model
-    assert effects.effects(source, half, sample) is None
-    plain = blame(source, half, sample, device=Device.CPU)
-    assert effects.ranked(plain, None, source) == plain
+    assert sensitivity.by_node(source, half, sample) is None

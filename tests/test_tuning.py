@@ -13,9 +13,9 @@ import amp_rewrite
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options, Pins
-from amp_rewrite.tuning import effort, search
 from amp_rewrite.tuning import switches as sites
-from amp_rewrite.tuning.search import Group, Parts
+from amp_rewrite.tuning.search import FEWEST
+from amp_rewrite.tuning.sensitivity import Sensitivities, opened
 from tests import text
 from tests.tuning_models import OFFSET, offset
 
@@ -24,7 +24,7 @@ from amp_rewrite.running import sessions
 from amp_rewrite.running.emulation import emulate, runnable
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Tolerances
-from amp_rewrite.tuning.switches import opened, switched
+from amp_rewrite.tuning.switches import switched
 from amp_rewrite.tuning.tune import tune
 
 LOST = """g (float[8, 64] x) => (float[8, 64] y)
@@ -64,33 +64,22 @@ def test_splitting_finds_the_few_that_matter():
     errors = [1e-9] * 256
     errors[17], errors[100], errors[101] = 0.5, math.inf, 0.25
     measure, seen = added(errors)
-    whole = Group(tuple(range(256)), measure(range(256)))
-    found = search.split([whole], measure, 1e-3, lambda: True)
-    known = {site: group.of_each for group in found for site in group.sites}
-    assert sorted(known) == list(range(256))
-    assert [known[17], known[100], known[101]] == pytest.approx([0.5, math.inf, 0.25], rel=1e-3)
-    assert sum(error for site, error in known.items() if site not in (17, 100, 101)) <= 1e-3
+    found = Sensitivities(measure, 256)
+    found.refine(1e-3, lambda: True)
+    assert [found.errors[at] for at in (17, 100, 101)] == pytest.approx([0.5, math.inf, 0.25], rel=1e-3)
+    assert sum(error for site, error in enumerate(found.errors) if site not in (17, 100, 101)) <= 1e-3
     assert len(seen) < 64
 
 
 def test_splitting_stops_when_it_has_to():
-    """Whatever is known by then is returned, every site in one group."""
+    """Whatever is known by then holds, and it goes on from there."""
     measure, seen = added([1.0] * 64)
-    turns = iter([True, True, False])
-    found = search.split([Group(tuple(range(64)), 64.0)], measure, 0.0, lambda: next(turns))
-    assert sorted(site for group in found for site in group.sites) == list(range(64))
-    assert [group.error for group in found] == [32.0, 16.0, 16.0]
-    assert len(seen) == 2
-
-
-def test_parts_are_taken_by_their_worth():
-    """The whole first, then halves of equal worth, down to single units; nothing is lost or twice there."""
-    parts, taken = Parts([7, 1, 2, 3], {1: 1.0, 2: 1.0, 3: 2.0, 7: 8.0}.__getitem__), []
-    while part := parts.next():
-        taken.append(part)
-        parts.split(part)
-    assert taken[:2] == [(1, 2, 3, 7), (7,)]
-    assert sorted(part[0] for part in taken if len(part) == 1) == [1, 2, 3, 7]
+    turns = iter([True, True, False, True, True, False])
+    found = Sensitivities(measure, 64)
+    for runs in (3, 4):
+        found.refine(0.0, lambda: next(turns))
+        assert found.errors == [1.0] * 64
+        assert len(seen) >= runs
 
 
 MODELS = {
@@ -124,7 +113,7 @@ def test_all_switches_are_the_emulation_and_none_is_float32(name):
     model, feeds = _with_feeds(name)
     made, rounding = _switched(model)
     count = len(rounding.places)
-    assert made.count == count >= len(rounding.sites) > 2
+    assert len(made.values) == count >= len(rounding.sites) > 2
     assert sorted(at for site in rounding.sites for at in site.places) == list(range(count))
     emulated = emulate(amp_rewrite.rewrite(model).model)
     with runnable(made.loaded) as proto:
@@ -144,7 +133,7 @@ def test_any_choice_is_measured_as_its_result_is_emulated(name):
             kept = tuple(node for node in nodes if draw.random() < 0.4)
             pinned = Options(pins=Pins(keep_full=tuple(map(re.escape, kept))))
             on = rounding.rounded(analysis.painted(pinned))
-            switches = np.isin(np.arange(made.count), on)
+            switches = np.isin(np.arange(len(made.values)), on)
             result = emulate(amp_rewrite.rewrite(model, pinned).model)
             _same(proto, {**feeds, made.switches: switches}, result, feeds)
 
@@ -391,4 +380,4 @@ def test_a_little_too_far_is_mended_in_no_time():
     error = tune(model, sample, max_error=1.0).verdict.error
     found = tune(model, sample, max_error=0.8 * error, prefer="flops", budget=1e-6)
     assert found.is_met
-    assert found.runs <= 2 + effort.FEWEST_CHOICES
+    assert found.runs <= 2 + FEWEST

@@ -62,7 +62,7 @@ def verify(
         tell(progress, "verify")
         verdict = judging.verdict(original, rewritten, data, IOTypes(io), progress)
         tell(progress, "blame")
-        verdict = in_flags_of(judging.with_blame(verdict, original, rewritten, data, by_effect=True))
+        verdict = in_flags_of(judging.with_blame(verdict, original, rewritten, data))
     terminal.print_lines(Console(stderr=True), doubts("verify", original, rewritten))
     subject = terminal.Subject(str(rewritten))
     terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=judging.per_node)

@@ -24,7 +24,7 @@ def inline(model: ir.Model) -> str | None:
     name_clashes = [key for key in model.functions if _is_operator(key, model)]
     element_types.refuse_too_many(model, name_clashes)
     try:
-        trial = _copy(model)
+        trial = copied(model)
         _prepare(trial, name_clashes)
         trial = _Inlining(lambda function: function.identifier() not in name_clashes)(trial).model
     except Exception as error:  # the pass raises errors of many kinds
@@ -88,7 +88,7 @@ def _rename(entries: _Named, numbered: Numbering, used_names: set[str]) -> None:
     used_names.difference_update(names)  # the pass adds them
 
 
-def _copy(model: ir.Model) -> ir.Model:
+def copied(model: ir.Model) -> ir.Model:
     """Return a copy of the model, with undefined values, such as sparse initializers, as inputs."""
     for function in model.functions.values():
         _close_over(function, model)

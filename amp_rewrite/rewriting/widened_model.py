@@ -18,14 +18,13 @@ from amp_rewrite.errors import ModelError
 from amp_rewrite.model import constants, graph_edits, inlining, states, traversal
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.model.traversal import every_node, graphs
-from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
-from amp_rewrite.rewriting import annotations, cast_insertion, editing
-from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
+from amp_rewrite.rewriting import annotations, editing
+from amp_rewrite.rewriting.instrument import Instrument, instrument
 
 SMALL = 1 << 20
 """Elements up to which a stored tensor is searched for numbers at half's limits, as masks and bounds are."""
@@ -139,17 +138,11 @@ def _is_at_limit(tensor: ir.TensorProtocol) -> bool:
 
 class _Widener:
     def __init__(self, model: ir.Model, halves: Halves, kept_io: Container[str | None] | None) -> None:
-        self._root, self._halves, self._kept_io = model.graph, halves, kept_io
+        self._model, self._root, self._halves, self._kept_io = model, model.graph, halves, kept_io
         self._types: Types = element_types.infer(model)
         self._version = element_types.versions(model.graph.opset_imports)
         self._layouts = element_types.Layouts(model)
         self._lists_weights = model.ir_version < constants.CONSTANT_INPUTS_BELOW
-        self._names, self._placer = UniqueNames(graphs(model.graph)), Placer()
-        self._redirections: list[Redirection] = []
-        self._ends: dict[ir.Value, list[Use]] = {}
-        for graph in graphs(model.graph):
-            for port, value in enumerate(graph.outputs):
-                self._ends.setdefault(value, []).append(Use(graph, port))
 
     def run(self) -> None:
         halves = [value for value in self._types if value.name and self._is_half(value)]
@@ -162,12 +155,12 @@ class _Widener:
         for value in halves:
             if value not in staying:
                 self._widen(value)
-        for node in opaque:
-            self._feed(node, staying)
-        for value in staying:
-            self._use_widened(value)
-        self._keep_outputs([value for value in halves if value not in staying])
-        redirect(self._redirections)
+        with instrument(self._model, self._types) as points:
+            for node in opaque:
+                self._feed(points, node, staying)
+            for value in staying:
+                self._use_widened(points, value)
+            self._keep_outputs(points, [value for value in halves if value not in staying])
 
     def _is_known(self, node: ir.Node) -> bool:
         """Return whether an operator has a schema that accepts its types with float32 in place of half."""
@@ -193,55 +186,37 @@ class _Widener:
             value.const_value = widen_tensor(value.const_value)
         value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
-    def _feed(self, node: ir.Node, staying: set[ir.Value]) -> None:
+    def _feed(self, points: Instrument, node: ir.Node, staying: set[ir.Value]) -> None:
         """Cast the inputs of an opaque node back to half."""
         for port, value in enumerate(node.inputs):
             if value is not None and self._is_half(value) and value not in staying:
-                self._redirections.append(([Use(node, port)], self._cast(value, self._types[value].dtype)))
+                half = points.cast(value, self._dtype(value), _CAST)
+                points.read([Use(node, port)], value, half)
 
-    def _use_widened(self, value: ir.Value) -> None:
+    def _use_widened(self, points: Instrument, value: ir.Value) -> None:
         """Cast a value that stays half to float32 for all consumers but opaque nodes."""
-        uses = [Use(node, port) for node, port in value.uses() if self._is_known(node)]
         exempt = self._root if self._keeps(value) else None
-        uses += [use for use in self._ends.get(value, ()) if use.holder is not exempt]
+        uses = [
+            use
+            for use in points.uses(value)
+            if (self._is_known(use.holder) if isinstance(use.holder, ir.Node) else use.holder is not exempt)
+        ]
         if uses:
-            self._replace(value, uses, ir.DataType.FLOAT)
+            points.read(uses, value, points.cast(value, ir.DataType.FLOAT, _CAST))
 
-    def _keep_outputs(self, halves: list[ir.Value]) -> None:
+    def _keep_outputs(self, points: Instrument, halves: list[ir.Value]) -> None:
         for value in halves:
-            uses = [use for use in self._ends.get(value, ()) if use.holder is self._root]
+            uses = points.model_outputs(value)
             if uses and self._keeps(value):
-                self._replace(value, uses, self._types[value].dtype)
+                points.read(uses, value, points.cast(value, self._dtype(value), _CAST))
 
-    def _replace(self, value: ir.Value, uses: list[Use], dtype: ir.DataType) -> None:
-        """Redirect these uses to the value in another type; an output of the model keeps its name."""
-        replacement = self._cast(value, dtype)
-        self._redirections.append((uses, replacement))
-        if any(use.holder is self._root for use in uses):
-            value.name, replacement.name = replacement.name, value.name
+    def _dtype(self, value: ir.Value) -> ir.DataType:
+        dtype = self._types[value].dtype
+        assert dtype is not None, "a half value has an element type"
+        return dtype
 
-    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        kind = self._types[value]
-        if isinstance(kind, ir.TensorType):
-            nodes = [cast_insertion.cast(value, dtype, self._names.of_node("Cast"))]
-        else:
-            nodes = self._container(value, kind, dtype)
-        output = nodes[-1].outputs[0]
-        output.name, output.shape = self._names.of_value(value, "cast"), value.shape
-        self._placer.behind(nodes, value)
-        return output
 
-    def _container(self, value: ir.Value, kind: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
-        """Return nodes that cast a sequence or an optional."""
-        since = cast_insertion.MIN_OPSET[type(kind)]
-        if self._version("") < since:
-            raise ModelError(
-                f"no node can cast '{value.name}', of type {kind}, below opset {since}",
-                where="the given model",
-                remedy="ask for float32 inputs and outputs, or convert the opset (onnx.version_converter)",
-            )
-        other = kind.dtype if dtype == ir.DataType.FLOAT else ir.DataType.FLOAT
-        return cast_insertion.cast_nodes(value, element_types.with_element(kind, other), dtype, self._names)
+_CAST = "cast"
 
 
 def _widen_node(node: ir.Node, types: Types, halves: Halves) -> None:

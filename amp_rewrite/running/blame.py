@@ -35,8 +35,8 @@ class NodeError:
     values. `non_finite` counts values that are NaN or infinite in only one of the two models, and is 0 if an
     input has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is
     finite or was compared. `readers` are the consumers of the value. `effect` is the error that rounding at
-    the node adds to the model's outputs (tuning.effects); None if not measured. An unnamed node goes by the
-    name of its first output.
+    the node adds to the model's outputs (tuning.sensitivity); None if not measured. An unnamed node goes by
+    the name of its first output.
     """
 
     node: str
@@ -63,7 +63,8 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """All comparable nodes, in descending order of added error, those that round first.
+    """All comparable nodes, in descending order of what they add to the error of the outputs, else of their
+    own added error, those that round first.
 
     `first_lost` is the first node in graph order whose output becomes non-finite; `keep_full` are pins that
     keep the nodes of `worst` in float32, as far as pins can. `choice` is the first node that selects other
@@ -88,13 +89,16 @@ def blame(
     rewritten: Runnable,
     feeds: Feeds,
     *,
+    effects: Mapping[str, float] | None = None,
     device: Device | None = None,
     libraries: Libraries = (),
 ) -> Blame:
     """Run both models and compare all values of the main graph that exist in both, in chunks.
 
-    Functions of the original are inlined, so that nodes have the names that pins refer to. `libraries`
-    implement custom operators. Raises as `InstrumentedModel` does.
+    `effects` are the errors that nodes add to the outputs (tuning.sensitivity); None if they are not known.
+    The pins are those of the nodes that add most, or of one that loses values. Functions of the original are
+    inlined, so that nodes have the names that pins refer to. `libraries` implement custom operators. Raises
+    as `InstrumentedModel` does.
     """
     where = device or sessions.best_device()
     with (
@@ -113,10 +117,13 @@ def blame(
             )
         imposed = selections.impose(before, after, feeds)
     errors = list(_node_errors(before.nodes, differences, _of_float32(rewritten)))
+    if effects is not None:
+        errors = [replace(error, effect=effects.get(error.node, 0.0)) for error in errors]
     first = next((error for error in errors if error.non_finite), None)
-    ranking = sorted(errors, key=lambda e: (-e.non_finite, not e.rounds, -e.added))
+    ranking = sorted(errors, key=_rank)
     blamed = Blame(tuple(ranking), first, choice=imposed.choices[0] if imposed is not None else None)
-    return replace(blamed, keep_full=pins(original, [blamed.worst] if blamed.worst else []))
+    adding = _most(ranking) if first is None else []
+    return replace(blamed, keep_full=pins(original, adding or filter(None, [blamed.worst])))
 
 
 def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
@@ -213,3 +220,19 @@ def _node_errors(
 
 def _name(node: onnx.NodeProto) -> str:
     return node.name or next((name for name in node.output if name), "")
+
+
+def _most(nodes: Sequence[NodeError]) -> list[NodeError]:
+    """Return the first nodes of a ranking that together add MOST of the squared error, at most PINNED."""
+    adding = list({error.node: error for error in nodes if error.effect}.values())
+    squared = [(error.effect or 0.0) ** 2 for error in adding]
+    remainder = sum(squared) * (1 - MOST)
+    return adding[: next((n for n in range(1, PINNED) if sum(squared[n:]) <= remainder), PINNED)]
+
+
+MOST, PINNED = 0.9, 3
+"""The share of the squared error that pins should remove, and the most nodes they may name."""
+
+
+def _rank(error: NodeError) -> tuple[float, ...]:
+    return (-error.non_finite, -(error.effect or 0.0), not error.rounds, -error.added)

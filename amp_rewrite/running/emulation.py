@@ -23,13 +23,12 @@ from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining, loading, proto_traversal, serialization, writing
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.model.traversal import every_node, graphs
-from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES, Half
 from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.rewriting import cast_insertion, widened_model
-from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
+from amp_rewrite.rewriting import widened_model
+from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
 from amp_rewrite.running import scatter_emulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 
@@ -68,8 +67,28 @@ def emulation(source: loading.ModelSource, *, late: bool = False) -> loading.Loa
     """Return the model of `emulate` for further edits."""
     loaded = loading.load(source)
     inlining.inline(loaded.model)
-    _Emulator(loaded.model, late=late).run()
+    _Emulator(loaded.model, late=late, is_switched=False).run()
     return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedModel:
+    """A float32 model that rounds as its switches say: the name of the additional input, a Boolean for each
+    rounding, and the value that each rounds.
+    """
+
+    loaded: loading.Loaded
+    switches: str
+    values: tuple[ir.Value, ...]
+
+
+def switched_emulation(source: loading.ModelSource) -> SwitchedModel:
+    """Return the model of `emulate` with a switch for each value that it rounds."""
+    loaded = loading.load(source)
+    inlining.inline(loaded.model)
+    emulator = _Emulator(loaded.model, late=False, is_switched=True)
+    emulator.run()
+    return SwitchedModel(loaded, emulator.switches, tuple(emulator.values))
 
 
 @contextlib.contextmanager
@@ -145,41 +164,40 @@ _HALF, _ROUNDED = "half", "rounded"
 
 
 class _Emulator:
-    def __init__(self, model: ir.Model, *, late: bool) -> None:
-        self._model = model
-        self._late = late
-        self._unrounded: set[ir.Value] = set()
-        self._root = model.graph
+    def __init__(self, model: ir.Model, *, late: bool, is_switched: bool) -> None:
+        self._model, self._late, self._is_switched = model, late, is_switched
         self._types = element_types.infer(model)
-        self._opset = element_types.default_opset(model.graph.opset_imports)
-        self._names = UniqueNames(graphs(model.graph))
-        self._placer = Placer()
-        self._redirections: list[Redirection] = []
-        self._graph_outputs: dict[ir.Value, list[Use]] = {}
-        for graph in graphs(model.graph):
-            for port, value in enumerate(graph.outputs):
-                self._graph_outputs.setdefault(value, []).append(Use(graph, port))
+        self._unrounded: set[ir.Value] = set()
+        self.switches, self.values = "", list[ir.Value]()
 
     def run(self) -> None:
         """Replace every half value by a rounded float32 value, except the model's inputs and outputs."""
+        root = self._model.graph
         halves = {v: t.dtype for v, t in self._types.items() if t.dtype in HALF_TYPES}
         scatters = [
             (node, halves[node.outputs[0]])
-            for node in filter(accumulates, every_node(self._root))
+            for node in filter(accumulates, every_node(root))
             if node.outputs[0] in halves
         ]
-        for node in list(every_node(self._root)):
+        for node in list(every_node(root)):
             widened_model.widen_attributes(node)
-        for value, dtype in halves.items():
-            if value.name:  # an optional output that is omitted has no name
-                self._emulate(value, dtype)
-        redirect(self._redirections)
+        with instrument(self._model, self._types) as points:
+            self._points: Instrument = points
+            self._switches = Switches(points, root) if self._is_switched else None
+            self.switches = self._switches.name if self._switches is not None else ""
+            for value, dtype in halves.items():
+                if value.name:  # an optional output that is omitted has no name
+                    self._emulate(value, dtype)
         scatter_emulation.apply(self._model, scatters)
+
+    def _stays_half(self, value: ir.Value) -> bool:
+        """Whether it is an input of the model, or an output that nothing computes."""
+        is_given = value.producer() is None and bool(self._points.model_outputs(value))
+        return is_given or value in self._model.graph.inputs
 
     def _emulate(self, value: ir.Value, dtype: ir.DataType) -> None:
         node = value.producer()
-        stays_half = value in self._root.inputs or (node is None and self._is_model_output(value))
-        if stays_half or (node is not None and node.op_type == "Cast"):
+        if self._stays_half(value) or (node is not None and node.op_type == "Cast"):
             self._widen_uses(value, value)
         elif node is None:
             if value.const_value is not None:
@@ -189,11 +207,8 @@ class _Emulator:
             self._round(value, dtype, node)
         else:
             self._widen(value)
-            if self._is_model_output(value):
-                self._output_as_half(value, dtype)
-
-    def _is_model_output(self, value: ir.Value) -> bool:
-        return any(site.holder is self._root for site in self._graph_outputs.get(value, ()))
+            if self._points.model_outputs(value):
+                self._as_half(value, dtype)
 
     def _widen(self, value: ir.Value) -> None:
         if value.type is not None:
@@ -204,61 +219,45 @@ class _Emulator:
         self._widen(value)
         keeps = effective_op(node) in KEEP_ROUNDED and node.domain == ""
         exact = keeps and self._unrounded.isdisjoint(node.inputs)
-        if exact and not self._is_model_output(value):
+        if exact and not self._points.model_outputs(value):
             return
-        uses = value.uses()
-        commute = all(user.op_type in _COMMUTE and user.domain == "" and port == 0 for user, port in uses)
-        if self._late and uses and commute and value not in self._graph_outputs:
+        uses = self._points.uses(value)
+        if self._late and uses and all(map(_commutes, uses)):
             self._unrounded.add(value)
             return
-        half = self._output_as_half(value, dtype)
+        half = self._as_half(value, dtype)
         if not exact:
             self._widen_uses(value, half)
 
-    def _output_as_half(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Cast a value to half; for an output of the model, the result takes over its name and position."""
-        half = self._cast(value, dtype, _HALF)
-        if self._is_model_output(value):
-            value.name, half.name = half.name, value.name
-            outer = [site for site in self._graph_outputs[value] if site.holder is self._root]
-            self._redirections.append((outer, half))
-            self._graph_outputs[value] = [s for s in self._graph_outputs[value] if s not in outer]
+    def _as_half(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Cast a value to half, which outputs of the model read."""
+        half = self._points.cast(value, dtype, _HALF)
+        self._points.read(self._points.model_outputs(value), value, half)
         return half
 
     def _widen_uses(self, value: ir.Value, half: ir.Value) -> None:
-        """Cast `half` to float32 for the uses of `value`."""
-        uses = [Use(node, port) for node, port in value.uses() if node is not half.producer()]
-        uses += [s for s in self._graph_outputs.get(value, ()) if s.holder is not self._root]
-        if uses:
-            self._redirections.append((uses, self._cast(half, ir.DataType.FLOAT, _ROUNDED)))
+        """Cast `half` to float32 for the uses of `value` within the model."""
+        outputs, ours = self._points.model_outputs(value), half.producer()
+        uses = [use for use in self._points.uses(value) if use not in outputs and use.holder is not ours]
+        if not uses:
+            return
+        rounded = self._points.cast(half, ir.DataType.FLOAT, _ROUNDED)
+        exact = ours.inputs[0] if ours is not None and ours.op_type == "Cast" and not ours.domain else None
+        if self._switches is not None and exact is not None and self._is_float32(exact):
+            self.values.append(exact)
+            rounded = self._switches.choose(rounded, exact)
+        self._points.read(uses, value, rounded)
 
-    def _cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
-        name = self._names.of_value(value, suffix)
-        value_type = self._types.get(value)  # not of values added here
-        if value_type is None or isinstance(value_type, ir.TensorType):
-            nodes = [cast_insertion.cast(value, dtype, self._names.of_node(name))]
-        else:
-            nodes = self._container(value, value_type, dtype)
-        cast = nodes[-1].outputs[0]
-        cast.name, cast.shape = name, value.shape
-        self._placer.behind(nodes, value)
-        return cast
+    def _is_float32(self, value: ir.Value) -> bool:
+        """Whether it is a tensor of float32, or was one of half that is now."""
+        kind = self._types.get(value)  # none behind an operator without a schema
+        was_half = kind is not None and kind.dtype in HALF_TYPES and not self._stays_half(value)
+        return isinstance(kind, ir.TensorType) and (was_half or kind.dtype == ir.DataType.FLOAT)
 
-    def _container(self, value: ir.Value, value_type: ir.TypeProtocol, dtype: ir.DataType) -> list[ir.Node]:
-        """Return nodes that cast a sequence or an optional to `dtype`."""
-        since = cast_insertion.MIN_OPSET[type(value_type)]
-        if self._opset < since:
-            raise ModelError(
-                f"cannot be emulated: no node can cast '{value.name}', of type {value_type}",
-                where="the given model",
-                remedy=f"use tensors instead, or opset {since} or later (onnx.version_converter)",
-            )
-        was = (
-            value_type
-            if dtype == ir.DataType.FLOAT
-            else element_types.with_element(value_type, ir.DataType.FLOAT)
-        )
-        return cast_insertion.cast_nodes(value, was, dtype, self._names)
+
+def _commutes(use: Use) -> bool:
+    node = use.holder
+    return isinstance(node, ir.Node) and node.op_type in _COMMUTE and not node.domain and use.port == 0
 
 
 # The half type of a model.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Collection, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
@@ -18,8 +19,6 @@ from amp_rewrite.onnx_types import element_types, shape_inference
 from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import plan_files, widened_model
-from amp_rewrite.running import reductions
-from amp_rewrite.running.reductions import FloatTypes
 from amp_rewrite.running.sessions import Runnable
 
 LARGE = 1 << 24
@@ -30,23 +29,30 @@ would each step on the way to it.
 
 @dataclass(frozen=True, slots=True)
 class LightModel:
-    """A model with its functions inlined, the types of its floats, and its opset.
-
-    `fingerprint` identifies the original model (`plan_files.fingerprint`). Its data files are relative to
-    `folder`; None without any.
+    """A model with its functions inlined, and with the types of its values; `fingerprint` identifies the
+    original model (`plan_files.fingerprint`).
     """
 
     fingerprint: str
-    proto: onnx.ModelProto
-    types: FloatTypes
-    opset: int
-    folder: Path | None
+    loaded: Loaded
 
-    def copy(self) -> onnx.ModelProto:
-        """Return an editable copy of the model."""
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
-        return proto
+    @property
+    def opset(self) -> int:
+        """The version of the default domain that it imports."""
+        return element_types.default_opset(self.loaded.model.graph.opset_imports)
+
+    def edited(self, edit: Callable[[ir.Model], T]) -> tuple[T, onnx.ModelProto, Path | None]:
+        """Edit a copy of the model; return what `edit` returns, the edited copy, and the folder that its data
+        files are relative to, as runtimes require; None without any.
+        """
+        with startup.paused():
+            copy = replace(self.loaded, model=inlining.copied(self.loaded.model))
+            result = edit(copy.model)
+            proto = serialization.to_proto(copy)
+        return result, proto, _relocate(proto, self.loaded.external)
+
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -67,21 +73,16 @@ def _load(model: Runnable, folder: Path) -> LightModel:
     inlining.inline(loaded.model)
     if widened_model.has_half(loaded.model, _NO_KERNELS):
         widened_model.widen(loaded.model, _NO_KERNELS, kept_io=())
-    types = reductions.float_types(loaded.model, shape_inference.types(loaded.model))
-    opset = element_types.default_opset(loaded.model.graph.opset_imports)
-    if loaded.external or external_data.size_of(loaded.model) <= LARGE:
-        proto = serialization.to_proto(loaded)
-        return LightModel(fingerprint, proto, types, opset, _relocate(proto, loaded.external))
-    return LightModel(fingerprint, _externalise(loaded, folder / "model.onnx"), types, opset, folder)
+    for value, kind in shape_inference.types(loaded.model).items():
+        value.type = kind
+    if not loaded.external and external_data.size_of(loaded.model) > LARGE:
+        writing.save(loaded, folder / "model.onnx", ExternalData("always"))
+        loaded = loading.load(folder / "model.onnx")
+    return LightModel(fingerprint, loaded)
 
 
 _NO_KERNELS = (ir.DataType.BFLOAT16,)
 """Half types for which onnxruntime's CPU provider has few kernels: what has them is observed in float32."""
-
-
-def _externalise(loaded: Loaded, path: Path) -> onnx.ModelProto:
-    writing.save(loaded, path, ExternalData("always"))
-    return onnx.load(path, load_external_data=False)
 
 
 def _relocate(proto: onnx.ModelProto, files: Collection[Path]) -> Path | None:

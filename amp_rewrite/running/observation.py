@@ -182,17 +182,19 @@ class _Runs:
     def _open(self) -> None:
         """Open a session; optimised except for the first runs, which count elements."""
         self._session = None  # released first: two sessions would take twice the memory
-        proto, opset = self._model.copy(), self._model.opset
+        opset = self._model.opset
         counts_all = self._runs < COUNTED or self._reopened > REOPENED
 
         def is_counted(name: str) -> bool:
             return opset >= reductions.SINCE_COUNTS and (counts_all or name in self._leaving)
 
-        self._rows = reductions.reduce_values(proto.graph, self._model.types, opset, is_counted)
-        options = self._options(is_optimised=self._runs >= COUNTED)
+        self._rows, proto, folder = self._model.edited(
+            lambda copy: reductions.reduce_values(copy, is_counted)
+        )
+        options = self._options(folder, is_optimised=self._runs >= COUNTED)
         self._session = sessions.opened(proto, self._device, options)
 
-    def _options(self, *, is_optimised: bool) -> Any:
+    def _options(self, folder: Path | None, *, is_optimised: bool) -> Any:
         """Return session options for reducing each value right behind its producer."""
         runtime, options = sessions.onnxruntime(), sessions.session_options(self._libraries)
         levels = runtime.GraphOptimizationLevel
@@ -204,8 +206,8 @@ class _Runs:
         options.enable_mem_pattern = False  # it allocates again in the second run
         options.add_session_config_entry(_SPINNING, "0")  # reductions have one thread: others need not wait
         options.add_session_config_entry(sessions.NO_QUANTISED, "1")  # it has a DequantizeLinear per consumer
-        if self._model.folder is not None:
-            options.add_session_config_entry(sessions.DATA_FOLDER, str(self._model.folder))
+        if folder is not None:
+            options.add_session_config_entry(sessions.DATA_FOLDER, str(folder))
         return options
 
     def _run(self, where: str, feeds: Feeds) -> tuple[dict[str, Extremes], set[str]]:

@@ -28,7 +28,7 @@ from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, Tolerances
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.tuning import effects
+from amp_rewrite.tuning import sensitivity
 
 T = TypeVar("T")
 
@@ -110,18 +110,9 @@ class Judging:
                 on_step=lambda step: tell(progress, f"verify: {step}"),
             )
 
-    def with_blame(
-        self,
-        verdict: Verdict,
-        original: Runnable,
-        rewritten: ModelSource,
-        data: Data,
-        *,
-        by_effect: bool = False,
-    ) -> Verdict:
-        """Attach the blame on the first sample if it is requested or an output exceeds its tolerance.
-
-        With `by_effect`, nodes are ranked by the error that they add to the outputs.
+    def with_blame(self, verdict: Verdict, original: Runnable, rewritten: ModelSource, data: Data) -> Verdict:
+        """Attach the blame on the first sample if it is requested or an output exceeds its tolerance, with
+        nodes ranked by the error that they add to the outputs.
 
         Raises as `verdict` does.
         """
@@ -130,10 +121,10 @@ class Judging:
         single = replace(of_source(data, verdict.inputs), steps=1)
         first = next(iter(feeds.feeds(original, single)))
         result = run_arguments.model("rewritten", rewritten)
-        blamed = blame(original, result, first, device=verdict.witness, libraries=self.libraries)
-        if self.per_node or by_effect:
-            by_node = effects.effects(original, result, first, self.libraries)
-            blamed = effects.ranked(blamed, by_node, original)
+        by_node = sensitivity.by_node(original, result, first, self.libraries)
+        blamed = blame(
+            original, result, first, effects=by_node, device=verdict.witness, libraries=self.libraries
+        )
         return replace(verdict, blame=blamed)
 
 

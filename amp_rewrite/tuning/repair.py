@@ -73,6 +73,12 @@ class Outcome:
     """A result, its verification, and its settings; `is_made_up` if it was compared on synthetic inputs, and
     the user requested no search on these. `first` is the outcome before all repairs; None without a repair.
     With `is_skipped` no comparison was requested.
+
+    Examples:
+        >>> from amp_rewrite import convert
+        >>> from amp_rewrite.demo import feeds, network
+        >>> convert(network(), data=feeds())
+        Outcome(PASS, 44 of 51 nodes in float16)
     """
 
     result: Result[Any]
@@ -106,6 +112,12 @@ class Outcome:
     def to_json(self, coverage: Coverage | None = None) -> dict[str, Any]:
         """Return the report, the verdict, and the search as JSON data; the result's coverage is measured if
         it is not given.
+
+        Examples:
+            >>> from amp_rewrite import convert
+            >>> from amp_rewrite.demo import network
+            >>> convert(network(), verify=False).to_json()['not_verified']
+            '`verify=False` was given'
         """
         verification = None if self.verdict is None else verdict_text.to_json(self.verdict)
         if isinstance(self.verification, AmpRewriteError):

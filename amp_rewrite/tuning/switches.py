@@ -4,42 +4,23 @@ read them exact or rounded. Bodies read the vector from the outer scope.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
-import math
-import pickle
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.model.graph_edits import graph_of
-from amp_rewrite.model.loading import Loaded
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.model.traversal import every_node, graphs
-from amp_rewrite.model.unique_names import UniqueNames
-from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.onnx_types import control_flow, element_types
-from amp_rewrite.policy.options import Options
-from amp_rewrite.process import executors
-from amp_rewrite.rewriting.cast_insertion import Placer, cast, redirect
-from amp_rewrite.running import comparison, emulation, metrics, sequences, sessions
-from amp_rewrite.running.emulation import KEEP_ROUNDED
-from amp_rewrite.running.metrics import Moments, Spread
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
+from amp_rewrite.running.emulation import KEEP_ROUNDED, SwitchedModel
 
 # Rounding places of a plan, and the sites of a search.
 #
@@ -151,94 +132,10 @@ def _carries(graph: UnitGraph, unit: int) -> bool:
     return has_inputs and moves
 
 
-class Switches:
-    """The switches of a model, which is edited in place; `name` is that of the input."""
-
-    def __init__(self, root: ir.Graph, count: int) -> None:
-        self._root = root
-        self.opset = element_types.default_opset(root.opset_imports)
-        self._has_where = self.opset >= _FIRST_WITH_WHERE
-        self.names, self.placer = UniqueNames(graphs(root)), Placer()
-        self._ends: dict[ir.Value, list[Use]] = {}
-        for inner in graphs(root):
-            for port, value in enumerate(inner.outputs):
-                self._ends.setdefault(value, []).append(Use(inner, port))
-        self._vector = ir.Value(type=element_types.tensor(ir.DataType.BOOL), shape=ir.Shape([count]))
-        self._vector.name = self.name = self.names.of_value(self._vector, "switches")
-        root.inputs.append(self._vector)
-
-    def uses(self, value: ir.Value) -> list[Use]:
-        """Return the uses of a value: by nodes, and as graph outputs."""
-        return [Use(node, port) for node, port in value.uses()] + self._ends.get(value, [])
-
-    def choose(self, at: int, uses: Iterable[Use], rounded: ir.Value, exact: ir.Value) -> None:
-        """Redirect these uses to `rounded`, which needs a producer, while the switch is on, else to `exact`.
-        An output of the model keeps its name.
-        """
-        uses = list(uses)
-        selection = self._chosen(self._switch(at), rounded, exact)
-        selection.type, selection.shape = element_types.tensor(ir.DataType.FLOAT), exact.shape
-        outputs = {self._root.outputs[use.port] for use in uses if use.holder is self._root}
-        redirect([(uses, selection)])
-        for value in outputs:
-            value.name, selection.name = selection.name, value.name
-            selection.type, selection.shape = value.type, value.shape
-
-    def _switch(self, at: int) -> ir.Value:
-        """Return one element of the vector, as a scalar, so that Where keeps the rank of a value."""
-        index = self.stored(np.array(at, np.int64), self._vector)
-        node = self.node("Gather", (self._vector, index), self._vector)
-        self.placer.behind([node], self._vector)
-        return node.outputs[0]
-
-    def _chosen(self, switch: ir.Value, rounded: ir.Value, exact: ir.Value) -> ir.Value:
-        if self._has_where:
-            node = self.node("Where", (switch, rounded, exact), exact)
-        else:
-            node = self.node("If", (switch,), exact)
-            for name, result in (("then_branch", rounded), ("else_branch", exact)):
-                node.attributes[name] = ir.AttrGraph(name, self._branch(result))
-        producer = rounded.producer()
-        assert producer is not None, "what is rounded is made by a Cast"
-        graph_of(rounded).insert_after(producer, node)
-        return node.outputs[0]
-
-    def _branch(self, value: ir.Value) -> ir.Graph:
-        """Return a body that forwards a value."""
-        node = self.node("Identity", (value,), value)
-        node.outputs[0].type = element_types.tensor(ir.DataType.FLOAT)
-        return ir.Graph((), node.outputs, nodes=[node], name=self.names.of_node("branch"))
-
-    def stored(self, array: np.ndarray, like: ir.Value) -> ir.Value:
-        """Register an initializer, named like a value."""
-        initializer = ir.Value(name=self.names.of_value(like, "number"))
-        initializer.const_value = ir.Tensor(array, name=initializer.name)
-        self._root.register_initializer(initializer)
-        return initializer
-
-    def node(self, operator: str, inputs: Sequence[ir.Value], like: ir.Value) -> ir.Node:
-        """Return a node outside any graph, whose output is named like a value."""
-        output = ir.Value(name=self.names.of_value(like, operator.lower()))
-        return ir.Node("", operator, inputs, outputs=(output,), name=self.names.of_node(operator))
-
-
-_FIRST_WITH_WHERE = 9
-"""The first opset with Where; below it, an If does the same with copies."""
-
-
 # A float32 model with a switch for every place: one session emulates any choice of half units.
 #
 # While a switch is on, the readers of its place read the value rounded to half, as in the emulation
 # (running.emulation).
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchedModel:
-    """A model, the name of its additional input, and the number of its switches."""
-
-    loaded: Loaded
-    switches: str
-    count: int
 
 
 def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
@@ -251,235 +148,38 @@ def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
         for change in analysis.plan.tensors
         if change.saturates or change.lifts
     }
-    switches = Switches(analysis.graph.root, len(places))
-    of_value = itertools.groupby(enumerate(places), lambda entry: entry[1].value)
-    for value, group in of_value:
-        uses = _by_reader(analysis, switches, value)
-        rounded = _rounded(switches, value, analysis.options, clamped)
-        for at, place in group:
-            switches.choose(at, (use for reader in place.readers for use in uses[reader]), rounded, value)
-    return SwitchedModel(analysis.loaded, switches.name, len(places))
+    with instrument(analysis.loaded.model, analysis.graph.types) as points:
+        switches = Switches(points, analysis.graph.root)
+        for value, group in itertools.groupby(places, lambda place: place.value):
+            uses = _by_reader(analysis, points, value)
+            rounded = points.behind(value, _rounding(points, value, half.dtype, clamped.get(value, ())))
+            for place in group:
+                readers = [use for reader in place.readers for use in uses[reader]]
+                points.read(readers, value, switches.choose(rounded, value))
+    return SwitchedModel(analysis.loaded, switches.name, tuple(place.value for place in places))
 
 
-def _by_reader(analysis: Analysis, switches: Switches, value: ir.Value) -> dict[int | None, list[Use]]:
+def _by_reader(analysis: Analysis, points: Instrument, value: ir.Value) -> dict[int | None, list[Use]]:
     """Group the uses of a value by unit, with None for uses outside units."""
     units = {use: unit for unit, use in analysis.graph.uses.get(value, ())}
     uses: defaultdict[int | None, list[Use]] = defaultdict(list)
-    for use in switches.uses(value):
+    for use in points.uses(value):
         uses[units.get(use)].append(use)
     return uses
-
-
-def _rounded(
-    switches: Switches, value: ir.Value, options: Options, clamped: Mapping[ir.Value, Limits]
-) -> ir.Value:
-    """Return the value cast to half and back; what the plan saturates or lifts is clamped before."""
-    half = options.half
-    nodes = _clamp(switches, value, clamped.get(value, ()))
-    for dtype in (half.dtype, ir.DataType.FLOAT):
-        node = cast(nodes[-1].outputs[0] if nodes else value, dtype, switches.names.of_node("Cast"))
-        node.outputs[0].name = switches.names.of_value(value, "rounded")
-        nodes.append(node)
-    switches.placer.behind(nodes, value)
-    return nodes[-1].outputs[0]
 
 
 Limits = Sequence[tuple[str, float]]
 """Operators that bound a value, each with its bound."""
 
 
-def _clamp(switches: Switches, value: ir.Value, limits: Limits) -> list[ir.Node]:
+def _rounding(points: Instrument, value: ir.Value, half: ir.DataType, limits: Limits) -> list[ir.Node]:
+    """Return nodes that cast a value to half and back; what the plan saturates or lifts is clamped before."""
     nodes: list[ir.Node] = []
+    read = value
     for operator, bound in limits:
-        limit = switches.stored(np.array(bound, np.float32), value)
-        nodes.append(switches.node(operator, (nodes[-1].outputs[0] if nodes else value, limit), value))
+        nodes.append(points.node(operator, (read, points.stored(np.array(bound, np.float32))), value))
+        read = nodes[-1].outputs[0]
+    for dtype in (half, ir.DataType.FLOAT):
+        nodes.append(points.node("Cast", (read,), value, to=int(dtype)))
+        read = nodes[-1].outputs[0]
     return nodes
-
-
-def switched_emulation(loaded: Loaded) -> tuple[SwitchedModel, list[ir.Value]]:
-    """Edit an emulation (running.emulation) in place: add a switch for each value that a Cast to half and
-    back rounds. Also returns these values, in the order of their switches.
-    """
-    places = list(_places(loaded.model))
-    switches = Switches(loaded.model.graph, len(places))
-    for at, (exact, rounded) in enumerate(places):
-        switches.choose(at, switches.uses(rounded), rounded, exact)
-    return SwitchedModel(loaded, switches.name, len(places)), [exact for exact, _ in places]
-
-
-def _places(model: ir.Model) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Yield each rounded value, exact and rounded."""
-    types = element_types.infer(model)
-    for node in every_node(model.graph):
-        half = _cast_from(node)
-        exact = _cast_from(half.producer()) if half is not None else None
-        if exact is None or half is None or types[half].dtype not in HALF_TYPES:
-            continue
-        before = types.get(exact)  # None behind an operator without a schema
-        if before is not None and before.dtype == types[node.outputs[0]].dtype == ir.DataType.FLOAT:
-            yield exact, node.outputs[0]
-
-
-def _cast_from(node: ir.Node | None) -> ir.Value | None:
-    return node.inputs[0] if node is not None and node.op_type == "Cast" and not node.domain else None
-
-
-# Runs of a model with switches: the output error for any set of rounded sites.
-
-
-class Target:
-    """The float32 outputs for some samples, and the bound on the error relative to them.
-
-    The error of a float output is that of a verdict: the RMS of the difference over the spread in all samples
-    (metrics.spread), at least metrics.SMALLEST; of others, it is the share of different values. Each
-    array of a sequence or map counts as an output. The last samples, `apart`, have a spread each.
-    """
-
-    def __init__(self, references: Sequence[Mapping[str, Any]], bound: float, apart: int = 0) -> None:
-        self._wanted, self._bound = [_arrays(outputs) for outputs in references], bound
-        together = len(references) - apart
-        common = _spreads(step for steps in self._wanted[:together] for step in steps)
-        self._spreads = [common] * together + [_spreads(steps) for steps in self._wanted[together:]]
-
-    def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
-        """Return the squared error of the worst output of a sample, over the square of the bound."""
-        errors = [
-            self._error(self._spreads[sample].get(name), value, result[name])
-            for reference, result in zip(self._wanted[sample], _arrays(outputs), strict=True)
-            for name, value in reference.items()
-            if name in result
-        ]
-        return (max(errors, default=0.0) / self._bound) ** 2
-
-    def _error(self, spread: Spread | None, reference: NDArray[Any], result: NDArray[Any]) -> float:
-        if reference.shape != result.shape:
-            return math.inf
-        if spread is None:
-            return float(np.mean(reference != result)) if reference.size else 0.0
-        finite = np.isfinite(reference)
-        if not np.isfinite(result[finite]).all():
-            return math.inf
-        return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
-
-
-def _spreads(steps: Iterable[Mapping[str, NDArray[Any]]]) -> dict[str, Spread]:
-    """Return the spread of each float output over these steps."""
-    moments: defaultdict[str, list[Moments]] = defaultdict(list)
-    for step in steps:
-        for name, value in step.items():
-            if metrics.is_float(value):
-                moments[name].append(metrics.moments(value))
-    return {name: metrics.spread(samples) for name, samples in moments.items()}
-
-
-def _arrays(outputs: Mapping[str, Any]) -> list[dict[str, NDArray[Any]]]:
-    """Return the outputs of each step by name."""
-    return [dict(comparison.arrays(step)) for step in sequences.by_step(outputs)]
-
-
-class SwitchedSession:
-    """A cache of measured errors by rounded sites; `runs` counts the measurements, on all samples each.
-
-    `measure` returns the squared error of each sample with these sites rounded, over the square of the
-    target.
-    """
-
-    def __init__(self, measure: Callable[[tuple[int, ...]], Iterable[float]]) -> None:
-        self._measure = measure
-        self.runs = 0
-        self._known: dict[tuple[int, ...], float] = {}
-
-    def squared(self, sites: Iterable[int]) -> float:
-        """Return the squared error of the worst sample with these sites on, over the square of the target."""
-        key = tuple(sorted(sites))
-        if key not in self._known:
-            self.runs += 1
-            self._known[key] = max(self._measure(key), default=0.0)
-        return self._known[key]
-
-
-@dataclass(frozen=True, slots=True)
-class _Measuring:
-    """The inputs of measurements: the name and number of switches, the samples, the target, and libraries of
-    custom operators.
-    """
-
-    switches: str
-    count: int
-    samples: Sequence[Feeds]
-    target: Target
-    libraries: Libraries
-
-    def squared(self, session: Any, at: int, sites: Sequence[int]) -> float:
-        """Return the squared error of a sample."""
-        switches = np.zeros(self.count, bool)
-        switches[list(sites)] = True
-        sample = sequences.changed(self.samples[at], lambda step: {**step, self.switches: switches})
-        outputs = sessions.run_session(session, sample)
-        return self.target.squared(at, outputs)
-
-
-@contextlib.contextmanager
-def opened(
-    original: Runnable,
-    model: SwitchedModel,
-    samples: Sequence[Feeds],
-    bound: float,
-    executor: Executor | None = None,
-    libraries: Libraries = (),
-    apart: int = 0,
-) -> Generator[SwitchedSession]:
-    """Yield a CPU session, or one for each worker of an executor with a sample per task, for use within the
-    context. Computes the outputs of the original first. The last samples, `apart`, are judged each by itself.
-
-    Raises ModelError and RunError if the original does not run.
-    """
-    with emulation.reference(original, Device.CPU, libraries) as baseline:
-        places = ((f"samples[{at}]", sample) for at, sample in enumerate(samples))
-        references = [sessions.run_session(baseline.session, sample, where=where) for where, sample in places]
-    measuring = _Measuring(model.switches, model.count, samples, Target(references, bound, apart), libraries)
-    with emulation.runnable(model.loaded) as runnable:
-        if executor is None:
-            yield SwitchedSession(_here(sessions.open_session(runnable, Device.CPU, libraries), measuring))
-        else:
-            with _shared(runnable, measuring) as folder:
-                yield SwitchedSession(_by_workers(executor, folder, len(samples)))
-
-
-def _here(session: Any, measuring: _Measuring) -> Callable[[tuple[int, ...]], Iterable[float]]:
-    return lambda sites: (measuring.squared(session, at, sites) for at in range(len(measuring.samples)))
-
-
-def _by_workers(
-    executor: Executor, folder: Path, samples: int
-) -> Callable[[tuple[int, ...]], Iterable[float]]:
-    return lambda sites: executors.results(
-        executor, _measured, ((folder, at, sites) for at in range(samples))
-    )
-
-
-@contextlib.contextmanager
-def _shared(model: Runnable, measuring: _Measuring) -> Generator[Path]:
-    """Yield a folder with the model and inputs for the workers."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if isinstance(model, onnx.ModelProto):
-            onnx.save(model, folder / _MODEL)
-            model = folder / _MODEL
-        (folder / _REST).write_bytes(pickle.dumps((Path(model).absolute(), measuring)))
-        yield folder
-
-
-_MODEL, _REST = "model.onnx", "measuring.pickle"
-
-
-def _measured(folder: Path, at: int, sites: Sequence[int]) -> float:
-    """Return, in a worker, the squared error of a sample."""
-    session, measuring = _loaded(folder)
-    return measuring.squared(session, at, sites)
-
-
-@functools.lru_cache(maxsize=1)
-def _loaded(folder: Path) -> tuple[Any, _Measuring]:
-    model, measuring = pickle.loads((folder / _REST).read_bytes())
-    return sessions.open_session(model, Device.CPU, measuring.libraries), measuring

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from amp_rewrite import arguments, pipeline
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint
 from amp_rewrite.arguments import PathLike
+from amp_rewrite.costs import flop_count
 from amp_rewrite.errors import FeedError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.loading import ModelSource
@@ -26,15 +27,16 @@ from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report, SummaryLine
 from amp_rewrite.running import run_arguments, tolerances
 from amp_rewrite.running.run_arguments import Samples
+from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
 from amp_rewrite.text import brief, plural
-from amp_rewrite.tuning import effort
 from amp_rewrite.tuning import switches as sites
-from amp_rewrite.tuning.search import Found, Point, Prefer, Search, Watch, widest
-from amp_rewrite.tuning.switches import Site, opened, switched
+from amp_rewrite.tuning.search import Effort, Found, Point, Prefer, Search, Watch, widest
+from amp_rewrite.tuning.sensitivity import opened
+from amp_rewrite.tuning.switches import Site, switched
 
 # The outcome of a search for a plan.
 
@@ -117,16 +119,17 @@ def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, 
     plan = search.run(math.inf, watch)  # the default plan
     best = tuned = confirm(plan)
     search.walked[0] = replace(search.walked[0], error=tuned.verdict.error)
-    share = _at_first(plan, tuned)
-    for remaining in range(_CONFIRMATIONS, 0, -1):
-        if not _goes_on(tuned) or _is_over(search, share, end, remaining):
+    share = 1.0
+    for confirmed in range(_CONFIRMATIONS):
+        if not _goes_on(tuned) or (confirmed and time.monotonic() > end):
             break
-        plan = search.run(share**2, watch)
-        if plan.is_refused:
+        bound = search_bound(tuned.target)
+        share = _tighter(share, math.sqrt(plan.squared), tuned.verdict.error / bound)
+        before, plan = plan, search.run(share**2, watch)
+        if plan.is_refused or plan == before:
             break
         tuned = confirm(plan)
         best = min(best, tuned, key=lambda each: (not each.is_met, each.verdict.error))
-        share = min(share, _next(plan, tuned))
     return _float32_or(search, plan, best, confirm) if _goes_on(best) and plan.is_refused else best
 
 
@@ -141,45 +144,25 @@ def _float32_or(search: Search, plan: Found, best: Tuned, confirm: Callable[[Fou
     return exact if exact.is_met else min(best, confirm(plan), key=lambda each: each.verdict.error)
 
 
-def _is_over(search: Search, share: float, end: float, remaining: int) -> bool:
-    """Whether the deadline has passed, and no measured plan is to be confirmed; never before the first
-    search, which then takes few runs.
+def _tighter(share: float, emulated: float, real: float) -> float:
+    """Return the share of the target to search for after a plan that failed, by its errors over the target:
+    halfway, on a logarithmic scale, to that at which the same ratio of real to emulated error would pass.
+
+    Fusions of onnxruntime differ by float32 noise, which moves values to the neighbouring half number: for
+    few outputs the errors may differ by half.
     """
-    is_first = remaining == _CONFIRMATIONS
-    is_late = remaining > _CONFIRMATIONS - _LATE
-    return time.monotonic() > end and not (is_first or (is_late and search.has_within(share**2)))
+    start = min(share, emulated)
+    if emulated <= 1 and not 1 < real < math.inf:  # the verdict fails for another reason
+        return start / 2
+    ratio = real / emulated if 0 < emulated < math.inf and real < math.inf else 1.0
+    return _BELOW * start / math.sqrt(max(1.0, start * ratio))
 
 
-_CONFIRMATIONS, _LATE = 6, 2
-"""The most plans to confirm, and the most of them after the deadline."""
+_CONFIRMATIONS = 6
+"""The most plans to confirm after the default one."""
 
-_AT_FIRST = 0.97
-"""The share of the target to search for: most real errors were at most 3 % above the emulated ones."""
-
-_TIGHTER, _FAR_TIGHTER = 0.98, 0.5
-"""The share of an emulated error to search for, if the real one is above the target, and if it is not but the
-verdict fails for another reason."""
-
-
-def _at_first(plan: Found, tuned: Tuned) -> float:
-    """Return the share of the target to search for after the default plan: reduced by the root of the ratio
-    of its real to its emulated error. Fusions of onnxruntime differ by float32 noise, which moves values to
-    the neighbouring half number: for few outputs the errors may differ by half.
-    """
-    emulated, real = math.sqrt(plan.squared) * search_bound(tuned.target), tuned.verdict.error
-    if not (0 < emulated < math.inf and math.isfinite(real)):
-        return _AT_FIRST
-    return _AT_FIRST / math.sqrt(max(1.0, real / emulated))
-
-
-def _next(plan: Found, tuned: Tuned) -> float:
-    """Return the share of the target to search for after a failed plan: halfway, on a logarithmic scale, to
-    the share at which the same ratio of real to emulated error would pass.
-    """
-    emulated, real = math.sqrt(plan.squared), tuned.verdict.error / search_bound(tuned.target)
-    if not math.isfinite(emulated):
-        return 1.0
-    return emulated / math.sqrt(real) * _TIGHTER if 1 < real < math.inf else emulated * _FAR_TIGHTER
+_BELOW = 0.97
+"""The share of the error at which a plan is expected to pass: most real errors were at most 3 % above."""
 
 
 def search_bound(target: float) -> float:
@@ -197,14 +180,15 @@ _NOTHING = 1e-30
 def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
     """Yield the outcome and effort of a search; nothing without a search."""
     if tuned is not None:
-        yield SummaryLine("search", f"{_outcome_text(tuned, report)} ({_effort(tuned)})")
+        yield SummaryLine("search", f"{_outcome_text(tuned, report)} ({_effort_text(tuned)})")
 
 
 def not_taken(tuned: Tuned) -> str:
     """Return a message that a plan passed, but costs more than synthetic inputs justify."""
     before = "more than a tenth of the predicted speed or of the FLOPs in half"
     loss = "all that is half" if tuned.is_float32 else before
-    return f"the plan within {_target(tuned)} gives up {loss}, too much for made-up inputs ({_effort(tuned)})"
+    too_much = f"gives up {loss}, too much for made-up inputs"
+    return f"the plan within {_target(tuned)} {too_much} ({_effort_text(tuned)})"
 
 
 def _outcome_text(tuned: Tuned, report: Report) -> str:
@@ -214,7 +198,7 @@ def _outcome_text(tuned: Tuned, report: Report) -> str:
     if not tuned.sites and not tuned.is_met:
         return "nothing but inputs and outputs is half"
     if tuned.is_float32:
-        return f"{_slower(tuned) if report.gated else _none(tuned)}, so the model stays as it is"
+        return f"{_why_float32(tuned, report)}, so the model stays as it is"
     if tuned.is_met:
         first = tuned.walked[0]
         before = f", with {_an_error(first.error)}" if tuned.bound == "error" else ""
@@ -227,26 +211,17 @@ def _outcome_text(tuned: Tuned, report: Report) -> str:
     return f"no plan was found that is nearer, with at most {_target(tuned)} as the target"
 
 
-def _slower(tuned: Tuned) -> str:
-    """Return a message that half does not pay within the target, with the fastest such plan."""
-    near = _near(tuned)
+def _why_float32(tuned: Tuned, report: Report) -> str:
+    """Return a message that half does not pay within the target, or that no half plan passes."""
+    near = [point.speedup for point in tuned.walked if point.half and point.error <= tuned.target]
     if not near:
-        return _none(tuned)
+        return f"nothing in half was found within {_target(tuned)}"
+    if not report.gated:
+        return "nothing in half was found that passes"
     if max(near) > 1:  # in emulation only
         return f"no plan within {_target(tuned)} was found that is predicted to be faster than float32"
     fastest = f"the fastest plan that was found within {_target(tuned)}"
     return f"float32 is fastest: {fastest} is predicted to be {max(near):.2f} times as fast"
-
-
-def _none(tuned: Tuned) -> str:
-    """Return a message that no half plan passes: none within the target, or those fail another bound."""
-    prefix = "nothing in half was found"
-    return f"{prefix} that passes" if _near(tuned) else f"{prefix} within {_target(tuned)}"
-
-
-def _near(tuned: Tuned) -> list[float]:
-    """Return the predicted speedups of measured plans with half units within the target."""
-    return [point.speedup for point in tuned.walked if point.half and point.error <= tuned.target]
 
 
 def _target(tuned: Tuned) -> str:
@@ -265,8 +240,45 @@ def _an_error(error: float) -> str:
     return f"an error of {error:.1e}" if math.isfinite(error) else error_in_words(error)
 
 
-def _effort(tuned: Tuned) -> str:
+def _effort_text(tuned: Tuned) -> str:
     return f"{plural(tuned.runs, 'run')} on {tuned.sites:,} values that half rounds"
+
+
+# The effort of a search.
+
+FEWEST_RUNS = 24
+"""The run budget; half the number of sites if that is more and within WORK."""
+
+WORK = 1e11
+"""The FLOPs of all runs together beyond which a search takes FEWEST_RUNS: 10 to 40 seconds on two cores."""
+
+_ELEMENT, _NODE = 50.0, 5e4
+"""The FLOPs that take as long as writing, rounding and reading an element, and as launching a node."""
+
+
+def most_runs(sites: int, work: float = 0.0) -> int:
+    """Return the run budget for so many sites, with `work` FLOPs per run."""
+    runs = max(FEWEST_RUNS, sites // 2)
+    return runs if work * runs <= WORK else max(FEWEST_RUNS, int(WORK / work))
+
+
+def _work_of_run(analysis: Analysis, samples: Sequence[Mapping[str, Any]]) -> float:
+    """Estimate the time of a run of all samples in FLOPs, from the shapes of the first one."""
+    model, given = analysis.loaded.model, samples[0]
+    sizes = {
+        f"{value.name}:{axis}": given[str(value.name)].shape[axis]
+        for value in model.graph.inputs
+        if hasattr(given.get(str(value.name)), "shape")
+        for axis, size in enumerate(value.shape or ())
+        if not isinstance(size, int)
+    }
+    counts = flop_count.count(model, analysis.graph.types, sizes)
+    work = float(counts.total)
+    for graph, runs in counts.runs.items():
+        shapes = (counts.shapes.of(value) for node in graph for value in node.outputs)
+        elements = sum(math.prod(size or 1 for size in shape or ()) for shape in shapes)
+        work += runs * (_ELEMENT * elements + _NODE * len(graph))
+    return work * sum(sample.count if isinstance(sample, Steps) else 1 for sample in samples)
 
 
 MOST_SAMPLES = 8
@@ -343,12 +355,12 @@ def tune(
     rounding = sites.find(analysis.graph, painting)
     switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # edits the twin
     bound = search_bound(_target_error(judged))
-    graph = analysis.graph
-    work = effort.work_of_run(analysis.loaded.model, graph.types, searched) if budget is None else 0.0
-    runs = effort.most_runs(len(rounding.sites), work)
+    work = _work_of_run(analysis, searched) if budget is None else 0.0
     with opened(runnable, switches, searched, bound, executor, libraries, len(stressed)) as session:
-        end = max(end, time.monotonic() + seconds / 2)  # setup may be slow on a busy machine
-        search = Search(analysis, painting, rounding, session, bound, prefer, runs, end)
+        now = time.monotonic()  # setup may be slow on a busy machine
+        end = max(end, now + seconds / 2)
+        effort = Effort(most_runs(len(rounding.sites), work), now + (end - now) / 2)
+        search = Search(analysis, painting, rounding, session, bound, prefer, effort)
 
         def confirm(candidate: Found) -> Tuned:
             plan = _saved(analysis, candidate)
