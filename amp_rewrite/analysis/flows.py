@@ -196,7 +196,7 @@ class _Flows:
 
 
 def _magnitudes(graph: UnitGraph) -> Forward[float]:
-    """Return the largest magnitudes of integers, by types, stored values and static sizes."""
+    """Return the largest magnitudes, by types, stored values and static sizes."""
 
     def unknown(value: ir.Value | None) -> float:
         tensor = stored_as(value)
@@ -207,7 +207,7 @@ def _magnitudes(graph: UnitGraph) -> Forward[float]:
 
     def transfer(node: ir.Node) -> list[float]:
         rule, read, dtype = _LARGEST.get(node.op_type), patterns.operands(node), graph.dtype(node.outputs[0])
-        if rule is None or node.domain or dtype in _SIZES or dtype.is_floating_point():
+        if rule is None or node.domain or dtype in _SIZES:
             return []
         sizes = read[0].shape or (math.inf,) if node.op_type == "Shape" else map(magnitudes.of, read)
         return [rule([size if isinstance(size, int | float) else math.inf for size in sizes])]
