@@ -116,7 +116,8 @@ def _amp_rewrite(arguments: list[str], folder: Path) -> Done:
 
 
 def _content(folder: Path) -> list[tuple[Path, int, bytes]]:
-    paths = sorted(folder.rglob("*"))
+    paths = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
+    paths = [path for path in paths if not (path / "__pycache__").is_dir()]  # which changes its time
     return [(path, path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"") for path in paths]
 
 
