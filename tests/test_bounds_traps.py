@@ -19,6 +19,7 @@ TALL = np.arange(1, 17, dtype=np.float32).reshape(4, 4) ** 3
 
 TRAPS = {
     "a vector on the right of a weight": ("y = MatMul (w, v)", {"v": [3, 3, 3, 3]}),
+    "a stack of weights": ("y = MatMul (x, stack)", {"x": np.ones((4, 4))}),
     "a vector on the right": ("y = MatMul (x, v)", {"v": [3, 3, 3, 3], "x": np.ones((4, 4))}),
     "a negative zero": ("y = Reciprocal (x)", {"x": [[-0.0, 1.0]]}),
     "integers that wrap": (
@@ -91,6 +92,7 @@ TRAPS = {
 }
 STORED = """<float[4,4] w = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0},
     float[4] one4 = {1.0, 1.0, 1.0, 1.0}, float[1] one1 = {1.0},
+    float[1,4,4] stack = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0},
     float[4,4] small = {1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23,
         1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23, 1e-23},
     float[4,4] huge = {1e23, 1e23, 1e23, 1e23, 1e23, 1e23, 1e23, 1e23,

@@ -88,14 +88,12 @@ class Operands:
         shape = value.shape if value is not None and value.shape is not None else ()
         return tuple(size if isinstance(size, int) else None for size in shape)
 
-    def largest_sum(self, port: int, axis: int) -> float:
-        """Return the largest sum of magnitudes along an axis of a stored matrix, or of a kernel as the matrix
-        of a row for each channel, rounded; infinity for any other input.
-        """
+    def largest_sum(self, port: int, *axes: int) -> float:
+        """Return the largest sum of magnitudes along axes of stored weights, rounded; infinity of others."""
         value = self.value(port)
         tensor = None if value is None or value in self.variable else stored_as(value)
         if tensor is None or tensor.dtype not in _FLOATS or not tensor.size or len(dims(tensor)) < 2:
             return math.inf
-        matrix = np.abs(numbers(tensor).astype(np.float32).reshape(dims(tensor)[0], -1))
-        largest = float(matrix.sum(axis=axis, dtype=np.float64).max()) * summed(matrix.shape[axis])
+        sums = np.abs(numbers(tensor).astype(np.float32)).sum(axis=axes, dtype=np.float64)
+        largest = float(sums.max()) * summed(tensor.size // sums.size)
         return largest if math.isfinite(largest) else math.inf

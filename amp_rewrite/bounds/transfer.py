@@ -142,15 +142,16 @@ def _matmul(x: Operands) -> Interval:
     count, softmax = terms(x.node), x.producer(0, "Softmax")
     if softmax is not None and softmax.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1):
         return Interval(0.0, _SOFTMAX.high * summed(count)) * hull(x[1], ZERO)  # averages of rows
-    sums = [times(x[1].most, x.largest_sum(0, axis=1)), times(x[0].most, x.largest_sum(1, axis=0))]
+    sums = [times(x[1].most, x.largest_sum(0, -1)), times(x[0].most, x.largest_sum(1, -2))]
     sums += [times(times(x[0].most, x[1].most), count)] if count is not None else []
     return symmetric(min(sums) * summed(count))
 
 
 def _layer(x: Operands) -> Interval:
     """Bound a Gemm or Conv by stored weights: sums of products, and a bias where they may begin."""
-    axis = 1 if x.node.op_type == "Conv" or x.node.attributes.get_int("transB", 0) else 0
-    most = times(x[0].most, x.largest_sum(1, axis) * abs(x.attribute("alpha", 1.0)))
+    first = 1 if x.node.op_type == "Conv" else x.node.attributes.get_int("transB", 0)
+    axes = range(first, len(x.dims(1)) if x.node.op_type == "Conv" else first + 1)
+    most = times(x[0].most, x.largest_sum(1, *axes) * abs(x.attribute("alpha", 1.0)))
     bias = x[2].most * abs(x.attribute("beta", 1.0)) if x.value(2) is not None else 0.0
     return symmetric((most + bias) * summed(None))
 
