@@ -22,6 +22,13 @@ NEARLY = 1e-2
 RULES = [
     ("y = Relu (x)", (0, 3)),
     ("y = Neg (x)", (-3, 2)),
+    ("y = Abs (x)", (0, 3)),
+    ("y = ReduceL2 <axes = [-1]> (x)", (0, 6)),
+    ("s = Shape (x)\n o = ConstantOfShape <value = float[1] {2}> (s)\n y = Abs (o)", (2, 2)),
+    (
+        "t = Constant <value = bool[2] {1, 0}> () c = Compress (x, t)\n s = Mul (c, c) y = ReduceSum (s)",
+        (0, math.inf),
+    ),
     ("y = Tanh (x)", (math.tanh(-2), math.tanh(3))),
     ("y = Exp (x)", (math.exp(-2), math.exp(3))),
     ("y = Sigmoid (x)", (0, 1)),

@@ -88,6 +88,11 @@ TRAPS = {
         "y = ReduceSum <noop_with_empty_axes = 1> (x)",
         {"x": [[1.0, 2.0]]},
     ),
+    "a norm whose square overflows": ("y = ReduceL2 <axes = [-1]> (x)", {"x": [[1e20, 1e20]]}),
+    "the least integer": (
+        "i = Cast <to = 7> (x) a = Abs (i) y = Cast <to = 1> (a)",
+        {"x": [[-(2.0**63), 3.0]]},
+    ),
     "weights that underflow": ("m = MatMul (x, small) y = MatMul (m, huge)", {"x": np.eye(4)}),
 }
 STORED = """<float[4,4] w = {1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0},
@@ -122,7 +127,7 @@ def _declared(name, array):
 
 POINTS = (0.0, -0.0, 1e-40, -1e-40, 1e-20, 3e-4, -3e-4, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.718, -7.3, 17.9)
 POINTS += (-17.9, 80.0, -80.0, 103.0, -103.0, 3e4, -3e4, 65504.0, -1e8, 1e8, 1e19, -1e19, 3.4e38, -3.4e38)
-UNARY = """Cos Erf Exp HardSigmoid HardSwish LeakyRelu Neg Reciprocal Relu Sigmoid Sign Sin Softplus Sqrt
+UNARY = """Abs Cos Erf Exp HardSigmoid HardSwish LeakyRelu Neg Reciprocal Relu Sigmoid Sign Sin Softplus Sqrt
 Tanh""".split()
 
 

@@ -96,9 +96,6 @@ def _moves(node: ir.Node) -> bool:
     return effective_op(node) in MOVERS
 
 
-# Units that read inputs declared to overflow half.
-
-
 def find_overflowing(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
     """Return the units that read an input declared to exceed half, with HEADROOM, or movers of it.
 

@@ -127,9 +127,10 @@ def _average(x: Operands) -> Interval:
     return hull(x[0].widened(summed(terms(x.node))), ZERO)  # to the border of a pool zeros may be added
 
 
-def _sum(x: Operands) -> Interval:
-    count = terms(x.node)
-    return UNKNOWN if count is None else (x[0] * Interval(count, count)).widened(summed(count))
+def _total(a: Interval, count: int | None) -> Interval:
+    """Bound a sum of so many elements; of an unknown number, by its sign."""
+    number = Interval(count, count) if count is not None else Interval(0.0, math.inf)
+    return (a * number).widened(summed(count))
 
 
 def _recurrent(x: Operands) -> Interval:
@@ -166,6 +167,7 @@ TRANSFERS: Mapping[str, Transfer] = {
     **_family("Gelu HardSwish com.microsoft:Gelu", lambda x: hull(x[0], ZERO)),
     **_family("HardSigmoid Sigmoid", _always(0.0, 1.0)),
     **_family("RMSNormalization SimplifiedLayerNormalization", _norm(1)),
+    "Abs": lambda x: larger(x[0], -x[0], ZERO),
     "Add": lambda x: x[0] + x[1],
     "Clip": lambda x: smaller(larger(x[0], x.given(1, "min", -math.inf)), x.given(2, "max", math.inf)),
     "ConstantOfShape": lambda x: Interval(*[float(fill_of(x.node).item())] * 2),
@@ -185,7 +187,9 @@ TRANSFERS: Mapping[str, Transfer] = {
     "Pad": lambda x: hull(x[0], x.given(2, "value", 0.0)),
     "Pow": _power,
     "Reciprocal": lambda x: Interval(1.0, 1.0) / x[0],
-    "ReduceSum": _sum,
+    "ReduceL2": lambda x: Interval(0.0, math.sqrt(_total(x[0].squared(), terms(x.node)).high)),
+    "ReduceSum": lambda x: _total(x[0], terms(x.node)),
+    "ReduceSumSquare": lambda x: _total(x[0].squared(), terms(x.node)),
     "Relu": lambda x: larger(x[0], ZERO),
     "Softmax": _always(_SOFTMAX.low, _SOFTMAX.high),
     "Softplus": _rising(lambda x: max(x, 0.0) + math.log1p(math.exp(-abs(x)))),

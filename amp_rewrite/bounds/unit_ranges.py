@@ -78,8 +78,9 @@ def find(facts: Facts, units: Iterable[int], proven: Proven, observations: Seen,
         most = half.largest / (1.0 if unit in masking else HEADROOM)
         values = dict.fromkeys((*facts.graph.units[unit].defs, *read_by(facts.graph, unit)))
         found = [_of_value(value, proven.of(value).most, observations, most) for value in values]
-        worst = max(found, key=lambda each: (_ORDER.index(each.knowledge), each.bound), default=_NOTHING)
-        ranges[unit] = worst
+        ranges[unit] = max(
+            found, key=lambda each: (_ORDER.index(each.knowledge), each.bound), default=_NOTHING
+        )
     kinds = Counter(each.knowledge for each in ranges.values())
     proved, observed, unknown = (kinds[knowledge] for knowledge in Knowledge)
     return HalfRanges(ranges, RangeCounts(len(ranges), proved, observed, unknown, proven.inputs))
