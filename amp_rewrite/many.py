@@ -290,7 +290,7 @@ def convert_all(
         ...     onnx.save(network(), f'{folder}/demo.onnx')
         ...     (line,) = convert_all(folder, f'{folder}/half', ['--skip=verify'])
         >>> line['exit_code'], line['report']['casts_added']
-        (0, 2)
+        (0, 4)
     """
     folder = arguments.path("results", results)
     if executor is not None:
