@@ -90,9 +90,11 @@ def test_the_original_stays_as_it_is():
 HASHED = """
 import sys
 from amp_rewrite.pipeline import rewrite
-from tests.test_stored_tensors import CONSTANTS
 from tests.text import model
-text = CONSTANTS.replace("OUTPUTS", ", float r, float[4] s").replace("READERS", "r = Exp (a) s = Exp (b)")
+text = '''g (float[4] x) => (float[4] y, float r, float[4] s) <float[4,4] w> {
+    a = Constant <value_float = 0.1> () b = Constant <value_floats = [0.1, 0.2, 0.3, 0.4]> ()
+    c = Constant <value = float[4] {1, 2, 3, 4}> () m = MatMul (x, w) p = Add (m, a) q = Mul (p, b)
+    y = Sub (q, c) r = Exp (a) s = Exp (b) }'''
 sys.stdout.buffer.write(rewrite(model(text)).model.SerializeToString())
 """
 

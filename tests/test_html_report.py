@@ -278,6 +278,6 @@ def test_a_verdict_that_fails_says_what_is_next(tmp_path):
     assert said.exit_code == 1
     shown = (tmp_path / "p.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', shown, re.DOTALL)[1])
-    assert f"look at Softmax '{data['boxes'][data['suspect']]['name']}'" in said.stdout
+    assert f"look at Gemm '{data['boxes'][data['suspect']]['name']}'" in said.stdout
     assert data["verification"]["next"]
     assert all(line in said.stdout for line in data["verification"]["next"])
