@@ -188,7 +188,7 @@ class Conversion:
                 self.model,
                 feeds.feeds(self.model, data),
                 inputs=source,
-                on_sample=counting(self.progress, len(source.files) or data.samples),
+                on_sample=counting(self.progress, data.count_samples(source)),
                 executor=executor,
                 custom_ops=self.judging.libraries,
             )
@@ -395,13 +395,14 @@ def convert(
         run_arguments.libraries(custom_ops),
     )
     arguments.instance("bounds", judging.bounds, Tolerances, "write Tolerances(error=0.02)")
-    judging.refuse_missing()
+    if device is not None:
+        run_arguments.device(device)  # before any work
     target = output_paths.choose(model, output, options, in_place=in_place, force=force)
     is_path = arguments.is_path(model)
-    runnable = Path(model) if is_path else run_arguments.model("model", model)
+    runnable = run_arguments.model("model", model)
     inputs = as_data(data)
     conversion = Conversion(
-        model=runnable if isinstance(runnable, onnx.ModelProto) else Path(runnable),
+        model=Path(runnable) if isinstance(runnable, str | Path) else runnable,
         options=options,
         data=replace(inputs, ranges=inputs.ranges or options.ranges),
         judging=replace(judging, steps=inputs.steps),

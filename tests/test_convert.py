@@ -140,6 +140,7 @@ def test_a_limit_leaves_the_older_result(folder):
         ({"options": "float16"}, "Options"),
         ({"data": 3}, "not a sample"),
         ({"bounds": 0.1}, "Tolerances"),
+        ({"device": "cuda:9", "verify": False}, "device"),
         ({"progress": 1}, "not callable"),
         ({"timeout": -1}, "timeout"),
         ({"device": "tpu"}, "device"),

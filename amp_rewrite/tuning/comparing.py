@@ -129,7 +129,7 @@ class Judging:
 
 
 def _with_progress(all_trials: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:
-    totals = (-(-len(trial.source.files) // data.steps) or data.samples for trial in all_trials)
+    totals = (data.count_samples(trial.source) for trial in all_trials)
     return tuple(
         replace(trial, samples=counted(progress, trial.samples, total))
         for trial, total in zip(all_trials, totals, strict=True)

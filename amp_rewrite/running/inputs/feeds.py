@@ -233,12 +233,18 @@ class Data:
         hold("images", arguments.choice("Data.images", images, ImageRange))
         hold("ranges", options.checked("Data.ranges", ranges))
         hold("steps", arguments.whole("Data.steps", steps, least=1))
-        hold("arrays", tuple(arrays))
+        given = (arguments.mapping("Data.arrays", sample, '{"image": array}') for sample in arrays)
+        hold("arrays", tuple(given))
 
     @property
     def is_given(self) -> bool:
         """True if the inputs are the user's, in files or as arrays."""
         return bool(self.paths or self.arrays)
+
+    def count_samples(self, source: InputSource) -> int:
+        """Return the number of samples, sequences of `steps` with more than one, of a source of this data."""
+        given = len(source.files) or len(self.arrays)
+        return -(-given // self.steps) or self.samples
 
 
 def feeds(model: onnx.ModelProto | str | Path, data: Data) -> Iterator[Feeds]:
