@@ -282,10 +282,10 @@ class Analysis:
         staging.write(plan_files.dump(self.saved_plan()).encode(), place)
 
     def saved_plan(self, flops: causes.Flops | None = None, assumptions: tuple[str, ...] = ()) -> SavedPlan:
-        """Return the decisions, for `rewrite(..., replay=plan)`; first called before an edit, or not at all.
+        """Return the decisions, for `rewrite(..., replay=plan)`.
 
         With `flops`, those of the nodes, and the `assumptions` behind these numbers, causes of float32 can be
-        weighed without the model.
+        weighed without the model. Raises OptionError once the model has been rewritten.
 
         Examples:
             >>> from amp_rewrite import analyze, rewrite

@@ -51,12 +51,3 @@ def value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from graph.input
     yield from graph.output
     yield from graph.value_info
-
-
-def unused_prefix(graph: onnx.GraphProto, prefix: str) -> str:
-    """Return a prefix that no value name of a graph or its bodies has: `prefix`, or a longer one."""
-    nodes = (node for each in graphs(graph) for node in each.node)
-    names = {name for node in nodes for name in (*node.input, *node.output)}
-    while any(name.startswith(prefix) for name in names):
-        prefix += "_"
-    return prefix
