@@ -35,8 +35,8 @@ from amp_rewrite.errors import CertificateError
 from amp_rewrite.explaining import causes, sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
 from amp_rewrite.model import loading, output_paths, serialization, writing
-from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import element_types
+from amp_rewrite.operators import declared_types
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.preparing.form_changes import FormChangeKind

@@ -10,7 +10,7 @@ import amp_rewrite
 from amp_rewrite import Options, Pins, certify, load_lists, restore, rewrite
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.errors import ListError, OptionError
-from amp_rewrite.onnx_facts.declared_types import KEY
+from amp_rewrite.operators.declared_types import KEY
 from tests import text
 from tests.commands import run
 from tests.test_half_models import case

@@ -9,7 +9,7 @@ PACKAGE = ROOT / "amp_rewrite"
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
     text version errors console process arguments files
-    numerics onnx_facts certificate onnx_types policy model
+    numerics operators certificate onnx_types policy model
     preparing analysis bounds costs colouring rewriting rescaling explaining
     running placement coverage reporting
     pipeline training tuning conversion
@@ -94,7 +94,7 @@ def asks_onnxruntime(path):
     return "onnxruntime" in {name[0] for name in names}
 
 
-WITNESS = {"errors", "text", "process", "files", "numerics", "onnx_facts", "certificate"}
+WITNESS = {"errors", "text", "process", "files", "numerics", "operators", "certificate"}
 """What the certificate may import: nothing of it analyses, plans or edits."""
 
 

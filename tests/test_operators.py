@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.onnx_facts.operators import MOVERS
+from amp_rewrite.operators.catalogue import MOVERS
 
 
 def node(operator, **attributes):

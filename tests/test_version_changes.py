@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.onnx_facts import versions as facts
+from amp_rewrite.operators import versions as facts
 from amp_rewrite.onnx_types import element_types, version_changes
 from tests import text
 

@@ -18,17 +18,13 @@ from numpy.typing import NDArray
 from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.model.constants import dims, numbers, stored_as
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import moves, source
-from amp_rewrite.onnx_facts.operators import REARRANGES, SELECTS
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators.catalogue import REARRANGES, SELECTS
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.evidence import Evidence, Reason
 
-_SUMS = frozenset(("Add", "Sub", "Sum"))
-_BIASED = frozenset("Conv ConvTranspose FusedConv FusedGemm Gemm".split())
-_NORMS = frozenset("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization".split())
-"""Operators with a bias at port 2; a norm adds it to values of the size of its input 1."""
-_CHANNEL = {"ConvTranspose": 1, "FusedGemm": 1, "Gemm": 1, "MatMul": 1}
-"""Axis of a product's weights that its output shares; 0 for convolutions."""
 _BESIDE = 16.0
 """Ratio of an offset to the rest above which only 128 of float16's 2,048 steps remain for the rest: the error
 of the output about its mean is then half of the tolerance of a verdict, in any half type.
@@ -59,7 +55,7 @@ def find(constant: Constant, context: Context) -> Findings:
     offsets = {use.unit: _offset(use, constant, context) for use in uses if use.unit in context.ending}
     findings = {unit: evidence(offset) for unit, offset in offsets.items() if offset}
     if (least := max(fit.low, -fit.high)) >= half.integers:
-        sums = [unit for unit in direct if context.node(unit).op_type in _SUMS]
+        sums = [unit for unit in direct if record_of(context.node(unit)).traits & Trait.ADDS]
         findings |= dict.fromkeys(sums, evidence(least))
     return findings
 
@@ -68,9 +64,10 @@ def _offset(use: UnitUse, constant: Constant, context: Context) -> float:
     """Return the largest number that is large relative to the other term in a channel; 0 if there is none."""
     node = context.node(use.unit)
     others = [value for port, value in enumerate(node.inputs) if port != use.port and value is not None]
-    if node.op_type in _SUMS and len(others) == 1:
+    record = record_of(node)
+    if record.traits & Trait.ADDS and len(others) == 1:
         size = _size(others[0])
-    elif use.port == 2 and node.op_type in _BIASED | _NORMS:
+    elif record.bias is not None and use.port == record.bias:
         size = _output_size(node)
     else:
         return 0.0
@@ -93,11 +90,11 @@ def _size(value: ir.Value) -> NDArray[np.float64]:
 def _output_size(node: ir.Node) -> NDArray[np.float64]:
     """Return the magnitude of a norm's or product's output by channel, for data of about 1; 1 for others."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    if node.op_type in _NORMS:
-        return _channels(weight)
-    channel = _CHANNEL.get(node.op_type, 0)
-    array = _numbers(weight) if node.op_type in _BIASED | _CHANNEL.keys() else _ONE[0]
-    if array.ndim <= channel:
+    channel, has_bias = record_of(node).channel, record_of(node).bias is not None
+    if has_bias and channel is None:
+        return _channels(weight)  # a norm
+    array = _ONE[0] if channel is None else _numbers(weight)
+    if channel is None or array.ndim <= channel:
         return _ONE
     axis = channel if not schema.integer(node, "transB") else 0
     return np.sqrt(np.square(array).sum(axis=tuple(other for other in range(array.ndim) if other != axis)))

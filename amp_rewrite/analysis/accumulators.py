@@ -18,26 +18,26 @@ from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.onnx_facts.operators import (
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.operators.catalogue import (
     ARITHMETIC,
-    AVERAGES,
-    BOUNDS,
     CONTROL_FLOW,
-    DIVISORS,
     EXTREMES,
     JOINS,
-    LIMITS,
-    MOVERS,
     PRODUCTS,
     REARRANGES,
     SELECTS,
+    having,
+    moving,
+    names,
 )
-from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_SUMS = frozenset(("Add", "Sub", "Sum"))
-_ACTIVATIONS = LIMITS.keys() | DIVISORS.keys() | {"LeakyRelu", "Relu", "Softplus"}
-_FEED = MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES | _ACTIVATIONS | {"Cast", "Resize"}
+_SUMS, _BOUNDS = having(Trait.ADDS), moving(Move.BOUNDS)
+_FUNCTIONS = having(Trait.ELEMENTWISE | Trait.AVERAGES | Trait.POOLS) | names(lambda each: each.limits)
+_FEED = moving(*Move) - CONTROL_FLOW | ARITHMETIC | _FUNCTIONS
+"""Operators after which a sum still adds up what half rounded."""
 
 
 def check(graph: UnitGraph) -> Mapping[int, Evidence]:
@@ -107,5 +107,5 @@ def _passed(node: ir.Node, moving: Collection[ir.Value]) -> Iterator[ir.Value]:
         yield from values[1:]
     elif node.op_type in REARRANGES | SELECTS | EXTREMES | {"Relu"}:
         yield from values[:1]
-    elif node.op_type in _SUMS | BOUNDS | JOINS.keys():
+    elif node.op_type in _SUMS | _BOUNDS | JOINS:
         yield from (value for value in values if value in moving)

@@ -10,18 +10,19 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.propagation import UnitUse, reach
 from amp_rewrite.analysis.units import UnitGraph, read_by
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Fit, Half
-from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
+from amp_rewrite.operators.catalogue import MOVERS, names
+from amp_rewrite.operators.record import Move
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 Findings = Mapping[int, Evidence]
 """Units that must stay float32, with the evidence."""
 
 NONE: Findings = {}
-CARRY_HUGE = MOVERS | {"Add", "Neg", "Sub"}
-_KEEP_OFFSET = MOVERS - CONTROL_FLOW | frozenset("Cast Clip Div LeakyRelu Mul Neg Relu".split())
-"""Operators that preserve the ratio of an offset to the rest: Mul and Div if one operand is constant."""
+CARRY_HUGE = MOVERS | names(lambda each: each.masks)
+"""Operators that propagate numbers beyond half's range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,9 @@ class Context:
             units.add(unit)
             operator = self.node(unit).op_type
             data_inputs = [value for value in read_by(self.graph, unit) if value not in self.fits]
-            if operator in _KEEP_OFFSET and (operator not in ("Div", "Mul") or len(data_inputs) == 1):
+            record = record_of(self.node(unit))
+            is_scale = operator in ("Div", "LeakyRelu", "Mul", "Neg", "Relu") and len(data_inputs) == 1
+            if is_scale or record.move not in (None, Move.CONTROLS):
                 todo += data_inputs
         return frozenset(units)
 

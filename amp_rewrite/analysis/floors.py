@@ -13,10 +13,12 @@ from amp_rewrite.analysis.propagation import UnitUse, propagate
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics import rounding
-from amp_rewrite.onnx_facts.operators import DIVISORS, MOVERS
+from amp_rewrite.operators import catalogue
+from amp_rewrite.operators.catalogue import having, moving
+from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.policy.evidence import Reason
 
-_CARRY_ZERO = MOVERS | {"Abs", "Add", "Clip", "Mul", "Sqrt", "Sub", "Sum"}
+_CARRY_ZERO = moving(*Move) - {"Cast"} | having(Trait.ADDS) | frozenset(("Abs", "Mul", "Sqrt"))
 
 
 def is_floor_of_norm(constant: Constant, context: Context) -> bool:
@@ -50,7 +52,7 @@ def find(constant: Constant, context: Context) -> Findings:
 
     def divides(use: UnitUse) -> bool:
         operator = effective_op(context.node(use.unit))
-        return operator != "Sqrt" and DIVISORS.get(operator) == use.port
+        return operator != "Sqrt" and catalogue.find("", operator).needs == use.port
 
     paths = propagate(context.graph, constant.uses, after)
     ends = [use for use in paths.uses if divides(use)]

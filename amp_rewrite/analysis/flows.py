@@ -25,20 +25,23 @@ from amp_rewrite.analysis.units import Unit, UnitGraph, read_by
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import numbers, stored_as
 from amp_rewrite.model.dataflow import Forward
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import nodes_inner_first, varying_values
 from amp_rewrite.numerics.half import Fit, Half
-from amp_rewrite.onnx_facts import operators
+from amp_rewrite.operators import catalogue
+from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_CARRY = operators.MOVERS | operators.ARITHMETIC | {"Cast"}
+_CARRY = catalogue.moving(*Move) | catalogue.ARITHMETIC
 """Operators that propagate coordinates and integers."""
-_PRODUCTS = operators.PRODUCTS | operators.TRANSFORMS
-_SUMS = operators.AVERAGES | {"ReduceL2", "ReduceSumSquare"}
-_OF_INPUTS = (_CARRY | _PRODUCTS | _SUMS) - operators.CONTROL_FLOW
+_PRODUCTS = catalogue.having(Trait.MULTIPLIES | Trait.TRANSFORMS)
+_SQUARES = ("ReduceL2", "ReduceSumSquare")
+_SUMS = catalogue.having(Trait.AVERAGES).union(_SQUARES)
+_OF_INPUTS = (_CARRY | _PRODUCTS | _SUMS) - catalogue.CONTROL_FLOW
 _ANGLES = ("Cos", "Sin")
-_BOUNDED = operators.LIMITS.keys() - {"Exp"} | {"Sign"}
-_KEEP_FLOOR = operators.REARRANGES | operators.SELECTS | {"Min"}
+_BOUNDED = catalogue.names(lambda each: each.limits) - {"Exp"} | {"Sign"}
+_KEEP_FLOOR = catalogue.REARRANGES | catalogue.SELECTS | {"Min"}
 _POINT = 4
 """Contracted size of a product of a point in homogeneous coordinates; angles of a point have fewer terms."""
 _FLOOR = 2.0**-10
@@ -49,7 +52,7 @@ _SIZES = {ir.DataType.BOOL: 1.0, ir.DataType.UINT8: 255.0, ir.DataType.INT8: 128
 _COUNTED = 2**24
 """Limit up to which float32 is exact for integers; beyond it every float32 is an integer."""
 _LARGEST: Mapping[str, Callable[[Sequence[float]], float]] = {
-    **dict.fromkeys(operators.REARRANGES | operators.SELECTS | {"Abs", "Div", "Neg"}, itemgetter(0)),
+    **dict.fromkeys(catalogue.REARRANGES | catalogue.SELECTS | {"Abs", "Div", "Neg"}, itemgetter(0)),
     **dict.fromkeys(("Concat", "Max", "Min", "Pad", "Range", "Shape", "Where"), max),
     **dict.fromkeys(("Add", "Sub"), sum),
     "Mod": itemgetter(1),
@@ -94,8 +97,8 @@ class _Flows:
         """Return the units whose result becomes an integer or a pixel coordinate through arithmetic alone."""
         casts = ((unit.index, unit.node.outputs[0]) for unit in self._of("Cast"))
         ends = [unit for unit, value in casts if self._graph.dtype(value).is_integer()]
-        for unit in self._of(*operators.COORDINATES):
-            read = (unit.node.inputs[port : port + 1] for port in operators.COORDINATES[unit.node.op_type])
+        for unit in self._of(*sorted(catalogue.names(lambda each: each.coordinates, None))):
+            read = (unit.node.inputs[port : port + 1] for port in record_of(unit.node).coordinates)
             makers = {self._graph.producer.get(value, -1) for values in read for value in values if value}
             ends += [maker for maker in makers - {-1} if self._operators[maker] in _CARRY]
         return self._back(ends, _CARRY)
@@ -105,7 +108,7 @@ class _Flows:
         products only on the way to an angle, where they are no layers.
         """
         for unit in self._graph.units if self._counting else ():
-            is_layer = unit.index not in self._before_angles and unit.node.op_type in operators.PRODUCTS
+            is_layer = unit.index not in self._before_angles and unit.node.op_type in catalogue.PRODUCTS
             is_counted = self._read(unit, self._traits) & (_INTEGERS | _NOT_INTEGERS) == _INTEGERS
             if unit.index in self._counting or (is_counted and not is_layer):
                 yield unit.index
@@ -136,7 +139,7 @@ class _Flows:
     @functools.cached_property
     def _before_angles(self) -> Collection[int]:
         """The units whose result reaches a Sin or Cos through products and arithmetic."""
-        return self._back([unit.index for unit in self._of(*_ANGLES)], _CARRY | operators.PRODUCTS)
+        return self._back([unit.index for unit in self._of(*_ANGLES)], _CARRY | catalogue.PRODUCTS)
 
     @functools.cached_property
     def _counting(self) -> Collection[int]:
@@ -177,7 +180,7 @@ class _Flows:
         node, name = unit.node, self._operators[unit.index]
         if unit.index in self._counting:
             traits = (traits | _INTEGERS) & ~_NOT_INTEGERS
-        elif name in _BOUNDED or (name in operators.PRODUCTS and unit.index not in self._before_angles):
+        elif name in _BOUNDED or (name in catalogue.PRODUCTS and unit.index not in self._before_angles):
             traits |= _NOT_INTEGERS
         if name not in _OF_INPUTS:
             return traits | _NOT_INPUTS
@@ -186,7 +189,7 @@ class _Flows:
             traits |= _PRODUCT
         if name in _SUMS or terms is None or terms >= _POINT:
             traits |= _LAYER
-        if name in ("ReduceL2", "ReduceSumSquare") or patterns.square_of(node) is not None:
+        if name in _SQUARES or patterns.square_of(node) is not None:
             traits |= _SQUARE
         if name in ("Add", "Clip", "Max"):  # the third input of a Clip bounds from above
             fits = (self._fits.get(value) for value in patterns.operands(node)[:2])

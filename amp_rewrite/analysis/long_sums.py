@@ -10,14 +10,12 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 
-_SUMS = (
-    "ReduceSum ReduceMean ReduceSumSquare ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp CumSum "
-    "AveragePool GlobalAveragePool LpPool GlobalLpPool"
-).split()
-_PRODUCTS = ("MatMul", "Gemm")
+_SUMS = having(Trait.SUMS)
 
 
 def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
@@ -27,7 +25,7 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
     target, evidence = options.target, dict[int, Evidence]()
     if target.longest_sum is None:
         return evidence
-    for unit in (unit for operator in _SUMS for unit in graph.by_operator.get(operator, ())):
+    for unit in (unit for operator in sorted(_SUMS) for unit in graph.by_operator.get(operator, ())):
         node = graph.units[unit].node
         count = terms(node, graph.shape)
         is_long = count is None or count > target.longest_sum
@@ -53,13 +51,14 @@ def _declared(value: ir.Value | None) -> ir.Shape | None:
 
 def terms(node: ir.Node, shape_of: _Shaped = _declared) -> int | None:
     """Return the terms of one element of a sum or a matrix product, for these shapes; None where unknown."""
-    if node.domain or node.op_type not in (*_SUMS, *_PRODUCTS):
+    is_product = node.op_type in ("MatMul", "Gemm")
+    if node.domain or not (is_product or node.op_type in _SUMS):
         return None
     sizes = [
         tuple(dim if isinstance(dim, int) else None for dim in shape_of(value) or ())
         for value in node.inputs[:2]
     ]
-    if node.op_type in _PRODUCTS:
+    if is_product:
         return next((size for size in _contracted(node, *sizes) if size is not None), None)
     if node.op_type in ("AveragePool", "LpPool"):
         return math.prod(schema.integers(node, "kernel_shape"))

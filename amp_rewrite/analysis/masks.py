@@ -10,20 +10,12 @@ import onnx_ir as ir
 from amp_rewrite.analysis.constant import CARRY_HUGE, Constant, Context, harmed
 from amp_rewrite.analysis.propagation import Propagation, UnitUse, propagate
 from amp_rewrite.model import constants
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.onnx_facts.operators import (
-    ALL,
-    ATTENTION_RESULTS,
-    FIRST,
-    LARGEST_MASK_SCALE,
-    MASK_CARRIERS,
-    SOFTMAX_PORTS,
-)
+from amp_rewrite.operators.catalogue import ATTENTION_RESULTS, LARGEST_MASK_SCALE, find, having
+from amp_rewrite.operators.record import ALL, FIRST, Trait
 
-_SOFTMAX = frozenset(name for _, name in SOFTMAX_PORTS) - {"Exp"} | {"LogSoftmax"}
-_COMPARE = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split())
-_READ_NO_ELEMENT = frozenset(("Shape", "Size"))
-_CARRY_MASK = CARRY_HUGE | {"Div", "Mul", "Sum"}
+_CARRY_MASK = CARRY_HUGE | having(Trait.SCALES)
 _AS_THE_MASK_SAYS = 0
 """Sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
 
@@ -91,11 +83,12 @@ def _masks(use: UnitUse, context: Context) -> bool:
     """Return whether a use is valid for a mask: propagation, comparison, shape, or negative in a softmax."""
     if _is_softmax(use, context):
         return use.carried <= 0
-    return _carries(use, context) or effective_op(context.node(use.unit)) in _COMPARE | _READ_NO_ELEMENT
+    traits = find("", effective_op(context.node(use.unit))).traits
+    return _carries(use, context) or bool(traits & (Trait.COMPARES | Trait.MEASURES))
 
 
 def _is_softmax(use: UnitUse, context: Context) -> bool:
-    return effective_op(context.node(use.unit)) in _SOFTMAX
+    return bool(record_of(context.node(use.unit)).traits & Trait.SOFTMAX)
 
 
 def _carries(use: UnitUse, context: Context) -> bool:
@@ -110,15 +103,16 @@ def _keeps_mask(use: UnitUse, context: Context, whole: _Whole) -> bool:
     """
     node = context.node(use.unit)
     name, inputs = node.op_type, node.inputs
-    if name in _READ_NO_ELEMENT:
+    record = record_of(node)
+    if record.traits & Trait.MEASURES:
         return True
-    if (port := SOFTMAX_PORTS.get((node.domain, name))) is not None:
-        return use.port == port and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
+    if record.scores is not None:
+        return use.port == record.scores and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
     if name == "Mul":
         return _is_scale(inputs[1 - use.port]) or inputs[1 - use.port] in whole
     if name == "Div":
         return use.port == 0 and _is_scale(inputs[1])
-    return not node.domain and use.port in MASK_CARRIERS.get(name, ())
+    return not node.domain and use.port in record.masks
 
 
 def _is_scale(value: ir.Value | None) -> bool:
@@ -166,8 +160,8 @@ class _Whole:
         kind = self._types.get(data) if name == "Cast" and data is not None else None
         if kind is not None and (kind.dtype.is_integer() or kind.dtype == ir.DataType.BOOL):
             return set()
-        ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
-        return None if ports is None else {each for port, each in enumerate(node.inputs) if port in ports}
+        ports = FIRST if name == "Cast" else ALL if name == "Mul" else find("", name).masks
+        return {each for port, each in enumerate(node.inputs) if port in ports} if ports else None
 
 
 def _sign_after(use: UnitUse, context: Context) -> float | None:

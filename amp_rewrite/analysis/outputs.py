@@ -9,8 +9,10 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import Unit, UnitGraph, read_by, value_of
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import states
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_facts.operators import CONTROL_FLOW, MOVERS
+from amp_rewrite.operators.catalogue import MOVERS
+from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 
@@ -79,16 +81,10 @@ def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
 
 def _followed(unit: Unit) -> Iterator[ir.Value]:
     """Return the values whose errors each element of the unit's output inherits."""
-    if unit.node.op_type in _ELEMENT_BY_ELEMENT and unit.node.domain in _DOMAINS:
+    record = record_of(unit.node)
+    is_local = record.traits & (Trait.ELEMENTWISE | Trait.POOLS)
+    if is_local or record.move not in (None, Move.CONTROLS):
         yield from filter(None, map(value_of, unit.uses))
-
-
-_DOMAINS = frozenset(("", "com.microsoft"))
-_ELEMENT_BY_ELEMENT = (MOVERS - CONTROL_FLOW) | frozenset(
-    """Abs Add AveragePool BatchNormalization BiasGelu Clip Cos Div Dropout Elu Erf Exp FastGelu Gelu
-    GlobalMaxPool HardSigmoid HardSwish LeakyRelu Log MaxPool Mean Mish Mul Neg PRelu Pow QuickGelu Reciprocal
-    Relu Resize Selu Sigmoid Sin Softplus Softsign Sqrt Sub Sum Swish Tanh ThresholdedRelu Upsample""".split()
-)
 
 
 def final_softmaxes(graph: UnitGraph) -> Mapping[int, Evidence]:
@@ -102,7 +98,7 @@ def final_softmaxes(graph: UnitGraph) -> Mapping[int, Evidence]:
                 continue
             ancestors.add(index)
             node = graph.units[index].node
-            if node.op_type in ("LogSoftmax", "Softmax") and not node.domain:
+            if record_of(node).traits & Trait.SOFTMAX and not record_of(node).traits & Trait.MULTIPLIES:
                 softmaxes[index] = Evidence(Authority.POLICY, Reason.FINAL_SOFTMAX, subject=output.name or "")
             elif node.op_type in MOVERS and not node.domain:
                 todo += read_by(graph, index)

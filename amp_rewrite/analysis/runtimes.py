@@ -15,9 +15,9 @@ from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_facts.operators import JOINS, REARRANGES, RECURRENT, SELECTS
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.catalogue import JOINS, REARRANGES, RECURRENT, SELECTS
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
@@ -192,7 +192,7 @@ def widened_sequences(graph: UnitGraph, halves: Sequence[bool], target: Target) 
     return reach(roots, behind, halves.__getitem__)
 
 
-_SUNK = REARRANGES | SELECTS | JOINS.keys()
+_SUNK = REARRANGES | SELECTS | JOINS
 
 
 def needs_no_kernel(node: ir.Node) -> bool:

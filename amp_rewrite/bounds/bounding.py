@@ -12,8 +12,8 @@ from amp_rewrite.bounds.intervals import UNKNOWN, Interval, hull, rounded
 from amp_rewrite.bounds.operands import Operands, of_tensor, of_type
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.dataflow import Forward
-from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.policy.options import Options
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

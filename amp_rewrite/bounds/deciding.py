@@ -18,7 +18,7 @@ from amp_rewrite.bounds.given import Source
 from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.onnx_facts.operators import MOVERS
+from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 

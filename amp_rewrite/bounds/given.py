@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
-from amp_rewrite.onnx_facts.operators import MOVERS
+from amp_rewrite.model.operator_calls import record_of
+from amp_rewrite.operators.record import FIRST, Move, Operator, Trait
 from amp_rewrite.policy.options import Ranges
 
 _PIXEL = 255.0
@@ -28,13 +29,7 @@ _OTHER = re.compile(
 _READERS = frozenset(
     "Conv ConvInteger ConvTranspose DeformConv FusedConv ImageScaler QLinearConv Resize Upsample".split()
 )
-_CARRIERS = (MOVERS - {"If", "Loop", "Scan"}) | frozenset(
-    "BatchNormalization Cast CastLike Clip DequantizeLinear InstanceNormalization Neg QuantizeLinear".split()
-)
-_SHIFTS = frozenset("Add Div Mul Sub".split())
-"""Operators that consume an image as first input; that move, cast or normalise it; and that normalise it by a
-stored value.
-"""
+"""Operators that consume an image as first input."""
 
 
 class Source(enum.Enum):
@@ -115,10 +110,21 @@ def _is_read_as_image(value: ir.Value) -> bool:
             if port == 0 and node.op_type in _READERS:
                 return True
             others = (operand for at, operand in enumerate(node.inputs) if at != port)
-            shifts = node.op_type in _SHIFTS and all(stored_as(operand) is not None for operand in others)
-            joins = node.op_type in ("Concat", "Where")
-            carries = shifts or joins or (port == 0 and node.op_type in _CARRIERS)
+            record = record_of(node)
+            shifts = record.traits & (Trait.ADDS | Trait.SCALES) and all(
+                stored_as(operand) is not None for operand in others
+            )
+            joins = record.move is Move.JOINS
+            carries = shifts or joins or (port == 0 and _carries(record))
             further = [output for output in node.outputs if output not in visited] if carries else []
             visited.update(further)
             queue += further
     return False
+
+
+def _carries(record: Operator) -> bool:
+    """Return whether an operator moves, converts or normalises its first input, or is like one that does."""
+    is_norm = record.bias is not None and record.channel is None
+    converts = record.traits & Trait.CONVERTS and record.traits & Trait.LIKE_FIRST
+    is_negative = record.masks == FIRST
+    return is_norm or bool(converts) or is_negative or record.move not in (None, Move.CONTROLS)

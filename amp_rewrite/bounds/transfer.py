@@ -24,8 +24,9 @@ from amp_rewrite.bounds.intervals import (
 )
 from amp_rewrite.bounds.operands import Operands
 from amp_rewrite.model import patterns
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.onnx_facts.operators import EXTREMES, JOINS, REARRANGES, SELECTS
+from amp_rewrite.operators.catalogue import EXTREMES, REARRANGES, SELECTS
 
 Transfer = Callable[[Operands], Interval]
 
@@ -102,7 +103,7 @@ def _power(x: Operands) -> Interval:
 
 def _joined(x: Operands) -> Interval:
     """Bound what selects elements of several inputs, unless it adds or multiplies them."""
-    ports = JOINS[x.node.op_type] or range(len(x.node.inputs))
+    ports = [port for port in range(len(x.node.inputs)) if port in record_of(x.node).carries]
     return UNKNOWN if effective_op(x.node) in ("Add", "Mul") else hull(*map(x.__getitem__, ports))
 
 

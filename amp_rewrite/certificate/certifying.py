@@ -14,8 +14,8 @@ from amp_rewrite.certificate.proving import Proving, equal_inputs, interface_pro
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.certificate.value_kinds import is_operator
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
-from amp_rewrite.onnx_facts import declared_types
-from amp_rewrite.onnx_facts.declared_types import OpTypes
+from amp_rewrite.operators import declared_types
+from amp_rewrite.operators.declared_types import OpTypes
 from amp_rewrite.process import startup
 
 _MOST_NODES = 1 << 20

@@ -26,24 +26,18 @@ from onnx import (
 from amp_rewrite.certificate import element_checks, rescaling, stored_tensors, tensors, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array
+from amp_rewrite.certificate.node_comparison import BIT_CAST
 from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import find_signature
+from amp_rewrite.operators.catalogue import find
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.process import startup, worker, worker_process
 
 MOST = 1 << 28
 """The most bytes of constants that a computation may read."""
 
-_VARYING = frozenset(
-    """
-    Bernoulli BitCast Dropout If Loop Multinomial RandomNormal RandomNormalLike RandomUniform
-    RandomUniformLike Scan
-    """.split()
-)
-"""Operators that are not folded, and those that read the bits of a float, which may be a half's."""
-
-_DIVISIONS = frozenset(("Div", "Mod"))
 _FRACTIONS = frozenset((value_kinds.FLOAT, int(TensorProto.DOUBLE)))
 
 
@@ -96,11 +90,12 @@ class Folded:
 
     def _allowed(self, node: Node) -> Node:
         is_known = find_signature(*node.operator, node.version) is not None
-        if node.operator[0] or node.operator[1] in _VARYING or node.bodies or not is_known:
+        is_random = find(*node.operator).traits & Trait.DRAWS
+        if node.operator[0] or is_random or node.operator == BIT_CAST or node.bodies or not is_known:
             raise DifferentError(
                 "the result stores what the original computes with more than plain operators"
             )
-        if node.operator[1] in _DIVISIONS and self._may_trap(node):
+        if node.operator in (("", "Div"), ("", "Mod")) and self._may_trap(node):
             raise DifferentError("the result stores quotients of integers that are not known to be any")
         return node
 

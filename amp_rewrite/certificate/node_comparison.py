@@ -22,8 +22,8 @@ from amp_rewrite.certificate.numbered import (
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import find_schema
-from amp_rewrite.onnx_facts.operators import NORMS
-from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
+from amp_rewrite.operators import catalogue
+from amp_rewrite.operators.versions import CHANGES, NEUTRAL, Spared, Unless
 
 FILL = ("", "ConstantOfShape")
 _ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
@@ -41,7 +41,7 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
     if a.operator == BIT_CAST and not _read_same_bits(proof, a, b):
         return "to"
     if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
-        if a.operator in NORMS:
+        if catalogue.find(*a.operator).norm is not None:
             rescaling.record(proof.changes.norms, b.first, 0)
         return None
     before, after = (without_graphs(attributes_of(node)) for node in (a, b))
@@ -94,7 +94,7 @@ def _is_same_attribute(
     if one.type == other.type == AttributeProto.TENSORS and one.tensors:
         pairs = zip(one.tensors, other.tensors, strict=False)
         return len(one.tensors) == len(other.tensors) and all(_exact(proof, *pair) for pair in pairs)
-    if name == "epsilon" and a.operator in NORMS:
+    if name == "epsilon" and catalogue.find(*a.operator).norm is not None:
         return proof.changes.is_same_epsilon(b, one, other)
     return attribute_content(one) == attribute_content(other) or _is_type(proof, a, b, name)
 

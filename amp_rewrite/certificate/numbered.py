@@ -25,7 +25,7 @@ from amp_rewrite.certificate.value_kinds import (
     takes_floats,
 )
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
-from amp_rewrite.onnx_facts.declared_types import DeclaredTypes, OpTypes
+from amp_rewrite.operators.declared_types import DeclaredTypes, OpTypes
 
 MISSING = 0
 """The number of an omitted optional value."""

@@ -17,24 +17,14 @@ from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.shapes import Ranks
 from amp_rewrite.certificate.stored_tensors import Comparison, Held
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.onnx_facts.operators import (
-    ALL,
-    ATTENTION_RESULTS,
-    FIRST,
-    LARGEST_MASK_SCALE,
-    MASK_CARRIERS,
-    PRODUCTS_OF_TWO,
-    REARRANGES,
-    RECURRENT,
-    SELECTS,
-    SOFTMAX_PORTS,
-)
+from amp_rewrite.operators.catalogue import ATTENTION_RESULTS, LARGEST_MASK_SCALE, broadcasts, find
+from amp_rewrite.operators.record import ALL, FIRST, Move, Trait
 
 Pair = tuple[int, int]
 """A value of the original and one of the result that must be equal."""
 
 
-_BROADCAST, _AS_NUMPY = frozenset(("Add", "Div", "Max", "Min", "Pow")), 7
+_AS_NUMPY = 7
 
 
 class Proof:
@@ -135,7 +125,7 @@ class Proof:
         if node is None or node.operator != ("", operator) or node.count != 1:
             raise DifferentError(f"no {operator} stands in the place of the node")
         is_plain = node.version >= _AS_NUMPY and not node.proto.attribute and len(node.inputs) == 2
-        if operator in _BROADCAST and not is_plain:
+        if broadcasts(operator) and not is_plain:
             raise DifferentError(f"the {operator} in the place of the node may broadcast otherwise")
         return node
 
@@ -194,14 +184,6 @@ class Readers:
 # ---- lifted numbers
 
 
-_SUMS = frozenset(("", name) for name in ("Add", "Clip", "Max", "Min", "Sub", "Sum"))
-"""Operators whose results in half are rounded up for a small addend or bound that is lifted."""
-
-_FACTORS = frozenset(PRODUCTS_OF_TWO) - {("", "Mul")} | {("", name) for name in RECURRENT}
-"""Operators that add up products with all elements of a factor."""
-
-_MOVES = (REARRANGES | SELECTS) - {"Pad", "SequenceAt"}
-
 _FLOAT, _FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 
 
@@ -222,9 +204,12 @@ class Lifts(Readers):
             if value in self._leaving:
                 return False
             for node, port in self._readers.get(value, ()):
-                if (is_large and node.operator in _FACTORS) or self._is_sum(node, port, element):
+                record = find(*node.operator)
+                is_factor = record.channel is not None or record.traits & Trait.RECURRENT
+                if (is_large and is_factor) or self._is_sum(node, port, element):
                     continue
-                if node.operator[0] or port or node.operator[1] not in _MOVES:
+                is_moved = record.move in (Move.REARRANGES, Move.SELECTS) and len(record.masks) <= 1
+                if port or not is_moved:
                     return False
                 outputs = {*range(node.first, node.first + node.count)} - visits
                 visits |= outputs
@@ -232,7 +217,10 @@ class Lifts(Readers):
         return True
 
     def _is_sum(self, node: Node, port: int, element: int) -> bool:
-        return node.operator in _SUMS and self._types.of(self._model.read(node)[port]) == element
+        """Return whether half rounds the result of a node up for a small addend or bound that is lifted."""
+        record = find(*node.operator)
+        is_sum = record.traits & Trait.ADDS or record.move is Move.BOUNDS
+        return bool(is_sum) and self._types.of(self._model.read(node)[port]) == element
 
     def _is_large(self, number: int) -> bool:
         tensor = self._model.stored.get(number)
@@ -281,7 +269,7 @@ class Masks(Readers):
         """Return the values that a mask goes into, MISSING for a softmax; None where it goes elsewhere."""
         found = set[int]()
         for node, port in self._readers.get(value, ()) if value not in self._leaving else ():
-            if port == SOFTMAX_PORTS.get(node.operator) and node.count <= ATTENTION_RESULTS:
+            if port == find(*node.operator).scores and node.count <= ATTENTION_RESULTS:
                 found.add(MISSING)
             elif node.operator[1] not in ("Shape", "Size"):
                 if node.operator[0] or not self._carries(node, port):
@@ -295,7 +283,7 @@ class Masks(Readers):
             return self._is_scale(inputs[1 - port]) or self._is_whole(inputs[1 - port])
         if name == "Div":
             return port == 0 and self._is_scale(inputs[1])
-        return port in MASK_CARRIERS.get(name, ())
+        return port in find("", name).masks
 
     def _is_scale(self, number: int) -> bool:
         """Return whether a value is a constant near 1 in magnitude."""
@@ -330,8 +318,8 @@ class Masks(Readers):
             is_whole = array is not None and np.array_equal(array, np.rint(array.astype(np.float32)))
             return set() if is_whole else None
         name = node.operator[1]
-        ports = FIRST if name == "Cast" else ALL if name == "Mul" else MASK_CARRIERS.get(name)
-        if node.operator[0] or ports is None:
+        ports = FIRST if name == "Cast" else ALL if name == "Mul" else find("", name).masks
+        if node.operator[0] or not ports:
             return None
         return {each for port, each in enumerate(node.inputs) if port in ports}
 

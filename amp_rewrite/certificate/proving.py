@@ -24,11 +24,8 @@ from amp_rewrite.certificate.numbering import canonical_domain
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind
-
-_ONE_TO_ONE = frozenset(
-    "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
-"""Operators whose nodes may differ in value with equal operands; so may those of other domains."""
+from amp_rewrite.operators.catalogue import find
+from amp_rewrite.operators.record import Trait
 
 _PRODUCT = ("", "Mul")
 
@@ -172,7 +169,8 @@ class Proving(Proof):
             self._same_version(a, b)
         if b.scope.bound is not None:
             self._as_in_model(b)
-        if a.operator[0] or a.operator[1] in _ONE_TO_ONE:
+        # its nodes may differ in value with equal operands; so may those of other domains
+        if a.operator[0] or find(*a.operator).traits & Trait.DRAWS:
             self._one_to_one(a, b)
         refuse_undeclared_types(self, a, b)
 

@@ -7,30 +7,21 @@ stored, and are 0 at the outputs. A multiplication by a power of two commutes wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import frexp, inf, prod
 
 import numpy as np
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto, TensorProto, helper
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.element_checks import TINY
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of
 from amp_rewrite.certificate.value_kinds import FLOAT, FLOATS
-from amp_rewrite.onnx_facts.operators import (
-    COMPARISONS,
-    KEEPING_ZERO,
-    LARGEST_EXPONENT,
-    LARGEST_ZERO,
-    LINEAR_IN_ALL,
-    LINEAR_IN_THE_FIRST,
-    NORMS,
-    POSITIVE_IN_THE_FIRST,
-    PRODUCTS_OF_TWO,
-    UNSCALED,
-)
+from amp_rewrite.operators import catalogue, scaling
+from amp_rewrite.operators.catalogue import KEEPING_ZERO, LARGEST_EXPONENT, LARGEST_ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +81,7 @@ def prove(model: Numbered, changes: Changes) -> int:
 _PRODUCT = ("", "Mul")
 
 _AS_NUMPY = 7
-"""The first version in which products broadcast as in NumPy, and norms do not train."""
+"""The first version in which products broadcast as in NumPy."""
 
 
 def _factor_and_power(model: Numbered, node: Node | None) -> tuple[int, int]:
@@ -131,10 +122,6 @@ _LONGEST = 64
 # ---- exponents of values
 
 
-Rule = Callable[["_Site"], "int | Sequence[int] | None"]
-"""Returns the exponent of all outputs of a node, or of each; None if they have none."""
-
-
 class _Exponents:
     """The exponents of a result's values, from those of what is stored and by rules of operators."""
 
@@ -164,20 +151,20 @@ class _Exponents:
             self.of[node.first] = self.of.get(factor, 0) + power
             return
         if node.first not in self.of and any(self.of.get(number, 0) for number in node.inputs):
-            self._apply_rule(node)
-        data, _ = NORMS.get(node.operator, ((), ()))
-        if data and _Site(self, node).shared(data) != self.changes.norms.get(node.first, 0):
+            self._solve(node)
+        norm, call = catalogue.find(*node.operator).norm, _Call(self, node)
+        if norm is not None and call.shared(norm.data) != self.changes.norms.get(node.first, 0):
             problem = "its epsilon does not have the exponent of its data"
             raise DifferentError(problem, (MISSING, node.first, ""))
 
-    def _apply_rule(self, node: Node) -> None:
-        rule = None if node.bodies else _RULES.get(node.operator)
-        exponents = None if rule is None else rule(_Site(self, node))
-        if exponents is None:
+    def _solve(self, node: Node) -> None:
+        """Compute the exponents of a node's outputs from those of its inputs, by its equations."""
+        call = _Call(self, node)
+        rows = () if node.bodies else scaling.equations(catalogue.find(*node.operator).scales, call)
+        known = scaling.solve(rows, call, call.exponents, call.least)
+        if known is None:
             raise self._refusal(node.first)
-        if isinstance(exponents, int):
-            exponents = [exponents] * (1 if node.operator[1] in _OTHER_OUTPUTS else node.count)
-        self.of.update(zip(range(node.first, node.first + node.count), exponents, strict=False))
+        self.of.update((node.first + port, known.get(~port, 0)) for port in range(node.count))
 
     def refuse_large(self) -> None:
         """Raise DifferentError for a value that float32 may not hold as it is stored."""
@@ -194,10 +181,6 @@ class _Exponents:
             powers = ", ".join(f"2^{-self.of.get(each, 0)}" for each in node.inputs)
             problem = f"it reads values as {powers} of the original, which do not cancel"
         return DifferentError(problem, (MISSING, number, ""))
-
-
-_OTHER_OUTPUTS = frozenset(("Dropout", "MaxPool", "TopK"))
-"""Operators whose outputs after the first have exponent 0."""
 
 
 def _before(model: Numbered, targets: Sequence[int]) -> list[Node]:
@@ -219,42 +202,49 @@ def _before(model: Numbered, targets: Sequence[int]) -> list[Node]:
     return nodes
 
 
-class _Site:
-    """A node with the exponents of its inputs."""
+class _Call:
+    """A node with the exponents of its inputs (scaling.Call)."""
+
+    is_positive = True
 
     def __init__(self, exponents: _Exponents, node: Node) -> None:
-        self.model, self.node = exponents.model, node
-        self.exponents = [exponents.of.get(number, 0) for number in node.inputs]
-        self._least_of = exponents.changes.least
+        self.model, self.node, self._least_of = exponents.model, node, exponents.changes.least
+        self.version = node.version
+        present = [port for port, number in enumerate(node.inputs) if number != MISSING]
+        kinds = self.model.kinds[node.first : node.first + node.count]
+        floats = [~port for port, kind in enumerate(kinds) if kind in (FLOAT, TensorProto.DOUBLE)]
+        self.ports = [*present, *floats]
+        self.exponents = {port: exponents.of.get(node.inputs[port], 0) for port in present}
 
-    def common(self, ports: Sequence[int]) -> int | None:
-        """Return the exponent that these inputs share if all others have 0; zeros and infinities have any."""
-        others = (exponent for port, exponent in enumerate(self.exponents) if port not in ports)
-        return None if any(others) else self.shared(ports)
+    @functools.cached_property
+    def least(self) -> Mapping[int, float]:
+        """The inputs that have any exponent from a least one on, -inf for zeros and infinities."""
+        limits = {port: self._least(self.node.inputs[port]) for port in self.exponents}
+        return {port: limit for port, limit in limits.items() if limit is not None}
 
     def shared(self, ports: Sequence[int]) -> int | None:
-        """Return the exponent that these inputs share, 0 if all are zero; None without one."""
-        exponents = {self.exponents[port] for port in self._present(ports)}
+        """Return the exponent that these inputs share, 0 if all may have it; None without one."""
+        present = [port for port in ports if port in self.exponents]
+        exponents = {self.exponents[port] for port in present}
         if len(exponents) > 1:
-            exponents = {self.exponents[port] for port in self._present(ports) if self._least(port) is None}
-        exponent = exponents.pop() if exponents else 0
-        return exponent if not exponents and self.fits(exponent, ports) else None
+            exponents = {self.exponents[port] for port in present if port not in self.least}
+        return (exponents.pop() if exponents else 0) if len(exponents) < 2 else None
 
-    def fits(self, exponent: int, ports: Sequence[int]) -> bool:
-        """Return whether these inputs have an exponent, may have it, or are omitted."""
-        others = (port for port in self._present(ports) if self.exponents[port] != exponent)
-        return all((least := self._least(port)) is not None and least <= exponent for port in others)
+    def attribute(self, name: str) -> object:
+        """Return an attribute; None if it is absent."""
+        bound = attributes_of(self.node).get(name)
+        value = None if bound is None else helper.get_attribute_value(bound.attribute)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
 
-    def _present(self, ports: Sequence[int]) -> list[int]:
-        inputs = self.node.inputs
-        return [port for port in ports if port < len(inputs) and inputs[port] != MISSING]
+    def number(self, port: int) -> float | None:
+        """Return the only element of a stored input; None for any other input."""
+        tensor = self.model.stored.get(self.node.inputs[port])
+        if not isinstance(tensor, TensorProto) or prod(tensor.dims) != 1:
+            return None
+        return float(tensors.whole(tensor, self.model.folder).reshape(()))
 
-    def _least(self, port: int) -> float | None:
-        """Return the least exponent of an input that has any from there on, -inf for zeros and infinities
-        that are stored or filled; None for any other input.
-        """
-        model, number = self.model, self.node.inputs[port]
-        node = model.makers[number]
+    def _least(self, number: int) -> float | None:
+        model, node = self.model, self.model.makers[number]
         while node is not None and node.operator[0] == "" and node.operator[1] in KEEPING_ZERO:
             number = node.inputs[0]
             node = model.makers[number]
@@ -272,118 +262,3 @@ class _Site:
             return False
         array = np.asarray(tensors.whole(tensor, self.model.folder))
         return not (np.isfinite(array) & (array != 0)).any()
-
-    def said(self, name: str, default: str) -> str:
-        """Return an attribute of type string."""
-        bound = attributes_of(self.node).get(name)
-        return default if bound is None else bound.attribute.s.decode(errors="replace")
-
-
-def _together(*ports: int) -> Rule:
-    """Return the rule for an operator that is linear in these inputs together, by default in all."""
-    return lambda site: site.common(ports or range(len(site.exponents)))
-
-
-def _pad(site: _Site) -> int | None:
-    constant = site.said("mode", "constant") == "constant"
-    if constant and _is_set(site, "value"):
-        return None  # of old versions: the padding does not scale
-    return site.common((0, 2) if constant else (0,))
-
-
-def _is_set(site: _Site, name: str) -> bool:
-    """Return whether an attribute of a node is stated, and not 0."""
-    bound = attributes_of(site.node).get(name)
-    return bound is not None and bool(bound.attribute.i or bound.attribute.f)
-
-
-def _bounded(site: _Site) -> int | None:
-    return None if _is_set(site, "min") or _is_set(site, "max") else site.common(range(len(site.exponents)))
-
-
-def _compared(*ports: int) -> Rule:
-    """Return the rule for an operator that compares these inputs, by default all, with each other."""
-    return lambda site: None if _together(*ports)(site) is None else 0
-
-
-def _scatter(site: _Site) -> int | None:
-    return None if site.said("reduction", "none") == "mul" else site.common((0, 2))
-
-
-def _resize(site: _Site) -> int | None:
-    return None if _is_set(site, "extrapolation_value") else site.common((0,))
-
-
-def _whole(exponent: float) -> int | None:
-    return int(exponent) if exponent.is_integer() else None
-
-
-def _power(site: _Site) -> int | None:
-    model, number = site.model, site.node.inputs[1]
-    tensor = model.stored.get(number)
-    if site.exponents[1] or not isinstance(tensor, TensorProto) or prod(tensor.dims) != 1:
-        return None
-    return _whole(site.exponents[0] * float(tensors.whole(tensor, model.folder).reshape(())))
-
-
-def _norm(site: _Site) -> Sequence[int] | None:
-    data, scale = (site.shared(ports) for ports in NORMS[site.node.operator])
-    others = {*range(len(site.exponents))}.difference(*NORMS[site.node.operator])
-    if data is None or scale is None or not site.fits(0, [*others]) or _is_set(site, "activation"):
-        return None
-    is_simplified = site.node.operator == ("", "SimplifiedLayerNormalization")
-    return (scale, -data) if is_simplified else (scale, data, -data, data)
-
-
-def _batch_norm(site: _Site) -> int | None:
-    data, exponent = site.shared((0, 3)), site.exponents[0] + site.exponents[1]
-    is_plain = site.node.count == 1 and site.node.version >= _AS_NUMPY and not site.exponents[4]
-    is_plain = is_plain and not _is_set(site, "training_mode")
-    return exponent if is_plain and data == site.exponents[0] and site.fits(exponent, (2,)) else None
-
-
-def _blockwise_product(site: _Site) -> int | None:
-    exponent = site.exponents[0] + site.exponents[2]
-    return exponent if site.fits(0, (1, 3, 4)) and site.fits(exponent, (5,)) else None
-
-
-def _cast(site: _Site) -> int | None:
-    kind = site.model.kinds[site.node.first]
-    if kind == TensorProto.BOOL:
-        return 0  # whether a number is 0
-    return site.common((0,)) if kind in (FLOAT, TensorProto.DOUBLE) else None
-
-
-def _product(site: _Site) -> int | None:
-    """Return the exponent of a product of two factors; addends must have the same."""
-    exponent = sum(site.exponents[:2])
-    return exponent if site.fits(exponent, range(2, len(site.exponents))) else None
-
-
-_RULES: Mapping[tuple[str, str], Rule] = {
-    **{("", name): _together(0) for name in (*LINEAR_IN_THE_FIRST, *POSITIVE_IN_THE_FIRST, "Split")},
-    **{("", name): _together() for name in (*LINEAR_IN_ALL, "Max", "Min")},
-    **{("", name): _compared() for name in COMPARISONS},
-    **{("", name): lambda _: 0 for name in UNSCALED},
-    **dict.fromkeys(PRODUCTS_OF_TWO, _product),
-    **dict.fromkeys(NORMS, _norm),
-    **{("", name): _scatter for name in ("Scatter", "ScatterElements", "ScatterND")},
-    **{("", name): _cast for name in ("Cast", "CastLike")},
-    ("", "Clip"): _bounded,
-    ("", "Div"): lambda site: site.exponents[0] - site.exponents[1],
-    ("", "Einsum"): lambda site: sum(site.exponents),
-    ("", "Where"): _together(1, 2),
-    ("", "Pad"): _pad,
-    ("", "Sqrt"): lambda site: _whole(site.exponents[0] / 2),
-    ("", "Pow"): _power,
-    ("", "Reciprocal"): lambda site: -site.exponents[0],
-    ("", "ReduceSumSquare"): lambda site: 2 * site.exponents[0],
-    ("", "BatchNormalization"): _batch_norm,
-    ("", "QuantizeLinear"): _compared(0, 1),
-    ("", "Resize"): _resize,
-    ("", "DequantizeLinear"): _together(1),
-    ("", "DynamicQuantizeLinear"): lambda site: (0, site.exponents[0], 0),
-    ("com.microsoft", "RotaryEmbedding"): _together(0),
-    ("com.microsoft", "MatMulNBits"): _blockwise_product,
-}
-"""Rules for positive factors, by the definitions of ONNX and onnxruntime."""

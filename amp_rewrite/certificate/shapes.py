@@ -19,6 +19,7 @@ from onnx import (
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, graphs_of
+from amp_rewrite.operators.catalogue import broadcasts, keeps_rank
 from amp_rewrite.process import worker, worker_process
 
 
@@ -55,7 +56,9 @@ class Ranks:
         name = node.operator[1]
         if name == "Reshape" and len(node.inputs) > 1:
             return [*shapes_of_length(self._model, node.inputs[1])]
-        return node.inputs if name in _BROADCAST else node.inputs[: _INPUTS.get(name, 0)]
+        if broadcasts(name) or name == "MatMul":
+            return node.inputs
+        return node.inputs[:1] if keeps_rank(name) or name == "Unsqueeze" else []
 
     def _found(self, number: int, sources: list[int]) -> int | None:
         """Return the rank of a value from its producer, from that one's operands, or from its declaration."""
@@ -115,21 +118,11 @@ def _by_inputs(name: str, ranks: list[int | None]) -> int | None:
     if None in ranks or name == "Reshape":
         return None
     input_ranks = [rank for rank in ranks if rank is not None]
-    if name in _BROADCAST:
+    if broadcasts(name):
         return max(input_ranks)
     if name == "MatMul":
         return max(input_ranks) if min(input_ranks) > 1 else None
     return input_ranks[0]
-
-
-_AS_FIRST = """Abs AveragePool BatchNormalization Cast Ceil Clip Conv ConvTranspose Dropout Elu Erf Exp Floor
-    GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish Hardmax Identity InstanceNormalization LRN LeakyRelu
-    Concat Log LogSoftmax MaxPool Neg PRelu Pad Reciprocal Relu Round Selu Sigmoid Sign Slice Softmax Softplus
-    Softsign Sqrt Tanh ThresholdedRelu Transpose Unsqueeze""".split()
-"""Operators whose only output has as many axes as their first input."""
-_BROADCAST = frozenset("Add And Div Equal Greater Less Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split())
-_INPUTS = {**dict.fromkeys(_AS_FIRST, 1), "MatMul": 2}
-"""The number of inputs that determine the rank of an operator's output."""
 
 
 # ---- lengths of values with one axis, such as the shape input of a Reshape

@@ -1,10 +1,9 @@
 """FLOPs of one node from the shapes of its inputs and outputs.
 
 One multiply-add is two FLOPs. Products (matrices, convolutions, recurrent cells, attention) are counted by
-the formulas below, without fused biases and activations. Data movement counts nothing; a normalisation, a
-softmax or an interpolation a small constant for each element (`PER_ELEMENT`); a reduction or pooling one for
-each element that it reads; all other operators one for each output element. Integer arithmetic counts only in
-quantised products.
+the formulas below, without fused biases and activations. All others count by element (`Operator.flops`): data
+movement nothing; a normalisation, a softmax or an interpolation a small constant; a reduction
+one for each element that it reads. Integer arithmetic counts only in quantised products.
 
 We found no library for this: onnx-tool 1.0.1 counts a ConvTranspose of 2,160 multiply-adds as 18,225, fails
 on LSTM, and does not know Attention; onnx-opcounter 0.0.4 has to run the whole model.
@@ -20,9 +19,12 @@ import onnx_ir as ir
 
 from amp_rewrite.model import node_inference
 from amp_rewrite.model.node_inference import Shape, matrix
-from amp_rewrite.onnx_facts.operators import RECURRENT
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.operators.catalogue import RECURRENT
+from amp_rewrite.operators.record import Trait
+from amp_rewrite.operators.reductions import INTERPOLATED
 
 # The shapes of one node's inputs and outputs, as FLOP formulas use them.
 
@@ -121,21 +123,6 @@ def grouped(ports: PortShapes) -> int:
 # FLOPs of operators other than products: a constant for each element, and transforms.
 
 
-def per_output_element(ports: PortShapes) -> int:
-    """Return one for each element of the first output."""
-    return math.prod(ports.output())
-
-
-def per_read(times: int) -> Formula:
-    """Return `times` for each element of the first input."""
-    return lambda ports: times * math.prod(ports.input(0))
-
-
-def per_made(times: int) -> Formula:
-    """Return `times` for each element of the first output."""
-    return lambda ports: times * math.prod(ports.output())
-
-
 def pooled(ports: PortShapes) -> int:
     """Return one for each element of each pooling window."""
     kernel = ports.node.attributes["kernel_shape"].as_ints()
@@ -145,10 +132,6 @@ def pooled(ports: PortShapes) -> int:
 def local_norm(ports: PortShapes) -> int:
     """LRN: a sum of squares over `size` channels for each element."""
     return 2 * math.prod(ports.input(0)) * schema.integer(ports.node, "size")
-
-
-INTERPOLATED = 8
-"""FLOPs of an interpolated element: four neighbours, a multiply-add each."""
 
 
 def resize(ports: PortShapes) -> int:
@@ -269,51 +252,21 @@ def of_node(
 
     `floats` holds if the node has float inputs or outputs: without any, only a quantised product counts.
     """
-    key = (node.domain, node.op_type)
-    if key in MOVEMENT or not (floats or key in INTEGER):
+    key, record, ports = (node.domain, node.op_type), record_of(node), PortShapes(node, shape_of)
+    if record.flops == 0 or not (floats or key in INTEGER):
         return 0
     formula = FORMULAS.get(key)
-    if formula is None and (key in UNCOUNTED or node.domain not in ("", CONTRIB)):
-        return None
     try:
-        return (formula or per_output_element)(PortShapes(node, shape_of))
+        if formula is not None:
+            return formula(ports)
+        if record.flops is None or node.domain not in ("", CONTRIB):
+            return None
+        reads = record.traits & Trait.REDUCES
+        return record.flops * math.prod(ports.input(0) if reads else ports.output())
     except (UnknownShape, IndexError, ValueError, KeyError, TypeError, ZeroDivisionError):
         return None  # a shape is unknown, or has fewer dimensions than the operator requires
 
 
-PER_ELEMENT: Mapping[str, int] = {
-    "BatchNormalization": 2,  # scale and shift: mean and variance are folded into them
-    "LayerNormalization": 7,  # mean, difference, square, mean, product, scale, shift
-    "InstanceNormalization": 7,
-    "GroupNormalization": 7,
-    "MeanVarianceNormalization": 5,
-    "RMSNormalization": 4,  # square, mean, product, scale
-    "LpNormalization": 3,
-    "SimplifiedLayerNormalization": 4,
-    "Softmax": 5,  # maximum, difference, exp, sum, quotient
-    "LogSoftmax": 5,
-    "Hardmax": 1,
-    "RotaryEmbedding": 3,
-    "GridSample": INTERPOLATED,
-    "RoiAlign": INTERPOLATED,
-}
-"""FLOPs for each output element of operators that are not products."""
-
-_REDUCTIONS = """ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare ReduceL1 ReduceL2
-ReduceLogSum ReduceLogSumExp ArgMax ArgMin CumSum CumProd GlobalAveragePool GlobalMaxPool GlobalLpPool TopK
-SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss""".split()
-_CONTRIB_PER_ELEMENT = {
-    "SkipLayerNormalization": 8,
-    "SkipSimplifiedLayerNormalization": 5,
-    "EmbedLayerNormalization": 9,
-    "GroupNorm": 7,
-    "SkipGroupNorm": 8,
-    "BiasSoftmax": 6,
-    "RotaryEmbedding": 3,
-    "GemmaRotaryEmbedding": 3,
-    "GridSample": INTERPOLATED,
-    "QLinearSoftmax": 5,
-}
 _ONNX: Mapping[str, Formula] = {
     "MatMul": product(),
     "MatMulInteger": product(),
@@ -332,8 +285,6 @@ _ONNX: Mapping[str, Formula] = {
     "DFT": fourier,
     "STFT": short_fourier,
     "Det": determinant,
-    **dict.fromkeys(_REDUCTIONS, per_read(1)),
-    **{name: per_made(times) for name, times in PER_ELEMENT.items()},
     "Resize": resize,
     "Upsample": resize,
 }
@@ -355,40 +306,12 @@ _CONTRIB: Mapping[str, Formula] = {
     "GroupQueryAttention": grouped,
     "QLinearAveragePool": pooled,
     "NhwcMaxPool": pooled,
-    "QLinearGlobalAveragePool": per_read(1),
-    "QLinearReduceMean": per_read(1),
-    **{name: per_made(times) for name, times in _CONTRIB_PER_ELEMENT.items()},
 }
 FORMULAS: Mapping[tuple[str, str], Formula] = {
     **{("", name): formula for name, formula in _ONNX.items()},
     **{(CONTRIB, name): formula for name, formula in _CONTRIB.items()},
 }
-"""Operators with another count than one for each output element, by domain and name."""
+"""Operators with a formula of their own, by domain and name."""
 
 INTEGER = frozenset({("", "MatMulInteger"), ("", "ConvInteger"), (CONTRIB, "MatMulInteger16")})
 """Quantised products without float inputs or outputs."""
-
-_MOVED = """BitCast Cast CastLike CenterCropPad Compress Concat ConcatFromSequence Constant ConstantOfShape
-Crop DepthToSpace Dropout DynamicSlice Expand EyeLike Flatten Gather GatherElements GatherND Identity If
-IsInf IsNaN Loop MaxUnpool MemcpyFromHost MemcpyToHost NonZero OneHot Optional OptionalGetElement
-OptionalHasElement Pad Range Reshape ReverseSequence Scan Scatter ScatterElements ScatterND SequenceAt
-SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap Shape Size Slice
-SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unique Unsqueeze""".split()
-_CONTRIB_MOVED = """BifurcationDetector ExpandDims GatherBlockQuantized GatherND Pad QLinearConcat Range
-RemovePadding RestorePadding Trilu UnfoldTensor Unique""".split()
-MOVEMENT = frozenset({*(("", name) for name in _MOVED), *((CONTRIB, name) for name in _CONTRIB_MOVED)})
-"""Operators that move data, or do all their arithmetic in their bodies."""
-
-_OPAQUE = """GRUUnit EfficientNMS_TRT DisentangledAttention_TRT MultilevelCropAndResize_TRT
-PyramidROIAlign_TRT LinearAttention NonMaxSuppression CausalConvWithState""".split()
-_CONTRIB_OPAQUE = """AttnLSTM BeamSearch CDist CausalConvWithState DecoderAttention
-DecoderMaskedSelfAttention DynamicSparseAttention DynamicTimeWarping EPContext EngramGate GatedDeltaNet
-GatedRelativePositionBias GreedySearch HyperConnectionPostMix HyperConnectionPreMix Inverse Irfft
-LinearAttention LinearAttentionGate LongformerAttention MatMulBlockQuantizedFp4Weight
-MatMulBlockQuantizedFp8Weight MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQkv MoE PackedAttention
-PackedMultiHeadAttention PackedSparseAttentionIndexer PagedAttention QMoE QOrderedAttention
-QOrderedLongformerAttention QOrderedMatMul RelativePositionBias Rfft Sampling Snpe SparseAttention
-SparseAttentionIndexer SparsePagedAttention SparseToDenseMatMul TorchEmbedding VarlenCausalConvWithState
-WhisperBeamSearch WordConvEmbedding""".split()
-UNCOUNTED = frozenset({*(("", name) for name in _OPAQUE), *((CONTRIB, name) for name in _CONTRIB_OPAQUE)})
-"""Operators with more than one FLOP per element and no formula here: their FLOPs are unknown."""

@@ -11,8 +11,10 @@ from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
 from amp_rewrite.costs import flop_formulas
 from amp_rewrite.costs.tensor_sizes import Sizes
 from amp_rewrite.model import constants
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types
+from amp_rewrite.operators.record import Trait
 
 LOOPED = 16
 """Runs of the body of a Loop or a Scan whose trip count is unknown: few models declare it."""
@@ -110,7 +112,7 @@ class _Measure:
     def is_free(self, node: ir.Node) -> bool:
         """Return whether a node moves no data, or is computed once for all runs."""
         operator, domain = node.op_type, node.domain
-        if operator in FREE and not domain:
+        if record_of(node).traits & Trait.FREE:
             return True
         if self._vary.isdisjoint(node.outputs):
             return True
@@ -123,7 +125,9 @@ class _Measure:
         output_elements = self._sizes.largest(node.outputs)
         most = output_elements if operator in _READS_WHAT_IT_MAKES else _ALL
         sums = [self._elements(unit, most) for unit in units]
-        product, width = self._product(node, output_elements) if operator in PRODUCTS else (0, 0)
+        # the FLOPs of all other operators take less time than their bytes
+        is_product = record_of(node).traits & Trait.MULTIPLIES
+        product, width = self._product(node, output_elements) if is_product else (0, 0)
         return Kernel(
             tuple([unit.index for unit in units]),
             tuple([activations for activations, _ in sums]),
@@ -185,20 +189,6 @@ def _data(node: ir.Node, units: Sequence[Unit]) -> int | None:
     first = Use(node, 0)
     return next((at for at, unit in enumerate(units) if first in unit.uses), None)
 
-
-FREE = frozenset(
-    """Constant Identity Dropout Reshape Flatten Squeeze Unsqueeze Shape Size Optional OptionalGetElement
-    OptionalHasElement SequenceConstruct SequenceAt SequenceInsert SequenceErase SequenceEmpty
-    SequenceLength""".split()
-)
-"""Operators that onnxruntime runs without a copy, or on the host."""
-
-PRODUCTS = frozenset(
-    """MatMul Gemm Conv ConvTranspose DeformConv Einsum LSTM GRU RNN Attention FusedMatMul FusedGemm FusedConv
-    GemmFastGelu TransposeMatMul MultiHeadAttention GroupQueryAttention DecoderMaskedMultiHeadAttention
-    MatMulNBits MatMulBnb4 ConvTransposeWithDynamicPads NhwcConv NhwcFusedConv""".split()
-)
-"""Operators whose FLOPs count: all others take less time for them than for their bytes."""
 
 _READS_WHAT_IT_MAKES = frozenset(
     "Gather GatherElements GatherND Slice Split EmbedLayerNormalization Compress".split()

@@ -10,8 +10,9 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.node_inference import Shape
-from amp_rewrite.onnx_facts.operators import REARRANGES
 from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.operators.catalogue import REARRANGES, having
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import DEFAULT
 
 UNKNOWN = 1 << 20
@@ -108,7 +109,7 @@ def _is_rearranged(value: ir.Value) -> bool:
     return node is not None and not node.domain and node.op_type in _REARRANGE
 
 
-_REARRANGE = REARRANGES - {"Expand", "Tile"}
+_REARRANGE = REARRANGES - having(Trait.REPEATS)
 
 
 def _sized(shape: ir.Shape | None, value: ir.Value) -> Shape | None:

@@ -17,8 +17,8 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Precision, some
 from amp_rewrite.explaining.sentences import share
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.traversal import every_node
-from amp_rewrite.onnx_facts.operators import PRODUCTS_OF_TWO
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Layouts
 from amp_rewrite.policy.devices import Device
@@ -88,7 +88,7 @@ def _sizes(node: ir.Node, flop_count: FlopCount) -> Sequence[int]:
     with a vector or with a filter for each channel, which uses no Tensor Cores, and for other nodes. What is
     not stored is left out where dimensions are open.
     """
-    if (node.domain, node.op_type) not in PRODUCTS_OF_TWO or node.op_type == "Mul":
+    if record_of(node).channel is None:
         return ()
     is_open = bool(flop_count.shapes.assumed)
     known = (None if is_open and stored_as(value) is None else value for value in node.inputs[:2])

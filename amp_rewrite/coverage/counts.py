@@ -14,9 +14,9 @@ from amp_rewrite import arguments
 from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
-from amp_rewrite.onnx_facts.operators import CASTS, has_arithmetic
 from amp_rewrite.onnx_types import schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Layouts, Types, element_type_name
+from amp_rewrite.operators.catalogue import CASTS, has_arithmetic
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup

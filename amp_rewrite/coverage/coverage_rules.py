@@ -30,9 +30,9 @@ from amp_rewrite.coverage.counts import Coverage, NodeCoverage, Precision, add
 from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import writing
-from amp_rewrite.onnx_facts.operators import FUSED_FORMS
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.operators.catalogue import names as names_of
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.rewriting import records
@@ -148,7 +148,8 @@ def _share_of(coverage: Coverage, what: str, rule: str, bound: float, note: str 
 
 def _nodes_of(coverage: Coverage, operator: str) -> tuple[list[NodeCoverage], str]:
     """Return the nodes of an operator and of its fused forms, and the names of their operators as text."""
-    operators = (operator, *(f"{CONTRIB}:{fused}" for fused in FUSED_FORMS.get(operator, "").split()))
+    fused = names_of(lambda each: operator in each.fuses.split(), CONTRIB)
+    operators = (operator, *(f"{CONTRIB}:{name}" for name in sorted(fused)))
     nodes = [node for node in coverage.node_list if node.operator in operators]
     used = {node.operator for node in nodes}
     return nodes, " and ".join(name for name in operators if name in used) or operator

@@ -12,7 +12,9 @@ import onnx_ir as ir
 
 from amp_rewrite.model import constants, node_inference
 from amp_rewrite.model.node_inference import Array, KnownValue, Shape
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import control_flow, element_types
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 
 SMALL = 4096
@@ -151,7 +153,7 @@ class _ShapePropagation:
 
     def _computable(self, node: ir.Node, reads: Sequence[KnownValue | None]) -> bool:
         """Return whether a node is deterministic, its inputs are known and its outputs are small."""
-        if node.domain or node.op_type in _RANDOM or control_flow.bodies(node):
+        if node.domain or record_of(node).traits & Trait.DRAWS or control_flow.bodies(node):
             return False
         if any(operand is not None and operand.data is None for operand in reads):
             return False
@@ -201,11 +203,6 @@ def _is(node: ir.Node, *operators: str) -> bool:
 
 _DATA_DEPENDENT = ("NonZero", "Compress", "Unique")
 """Operators whose output size depends on the contents of their input, and is never much larger than it."""
-
-_RANDOM = frozenset(
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial Dropout".split()
-)
-"""Operators whose outputs may differ from run to run."""
 
 
 # How often the bodies of If, Loop and Scan run, and the shapes of values that enter and leave them.

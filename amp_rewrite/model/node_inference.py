@@ -19,6 +19,8 @@ from onnx import defs
 
 from amp_rewrite.onnx_types import schema as schemas
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.operators.catalogue import names
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.process import startup, worker, worker_process
 
 # Conversions between shapes and onnx's TypeProto messages.
@@ -224,10 +226,7 @@ def _qgemm(node: ir.Node, inputs: InputShapes) -> InputShapes:
     return [(rows, b[0 if schemas.integer(node, "transB") else 1])]
 
 
-LIKE_FIRST = """BiasAdd BiasDropout BiasGelu BiasSoftmax BitmaskBiasDropout BitmaskDropout BranchwiseRMSNorm
-DequantizeLinear FastGelu GatedRMSNorm Gelu GemmaRotaryEmbedding GroupNorm QLinearLeakyRelu
-QLinearSigmoid QLinearSoftmax QuantizeLinear QuickGelu RotaryEmbedding ScaledSiLU Trilu Affine ImageScaler
-ParametricSoftplus ScaledTanh SimplifiedLayerNormalization Inverse""".split()
+LIKE_FIRST = names(lambda each: each.traits & Trait.LIKE_FIRST, CONTRIB)
 """Operators whose first output has the shape of the first input."""
 MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
 MatMulIntegerToFloat""".split()

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.onnx_facts.operators import REARRANGES, SELECTS
+from amp_rewrite.operators.catalogue import REARRANGES, SELECTS, having
+from amp_rewrite.operators.record import Trait
 
 # Queries of nodes and values for patterns.
 
@@ -37,7 +38,7 @@ def is_default(node: ir.Node, *operators: str) -> bool:
 
 def effective_op(node: ir.Node) -> str:
     """Return the operator whose arithmetic a node performs: Add for a scatter that adds, else its own."""
-    reduction = node.attributes.get("reduction") if node.op_type in _SCATTERS else None
+    reduction = node.attributes.get("reduction") if node.op_type.startswith("Scatter") else None
     if reduction is None:
         return node.op_type
     # An attribute by reference is declared by the caller of the function.
@@ -45,7 +46,6 @@ def effective_op(node: ir.Node) -> str:
     return _REDUCTIONS.get(declared, node.op_type)
 
 
-_SCATTERS = frozenset(("ScatterElements", "ScatterND"))
 _REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
@@ -193,7 +193,7 @@ Pattern = Callable[[ir.Value, Match], Iterator[Match]]
 Step = Callable[[ir.Node], "ir.Value | None"]
 """A function that returns the operand that a node transforms; None for a node outside the pattern."""
 
-_COMMUTE = frozenset("Add Max Min Mul Sum".split())
+_COMMUTE = having(Trait.COMMUTES)
 
 
 def match(pattern: Pattern, value: ir.Value, transparent_ops: frozenset[str] = REARRANGES) -> Match | None:

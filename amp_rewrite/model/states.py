@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.onnx_facts.operators import ARITHMETIC, AVERAGES, CONTROL_FLOW, MOVERS
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.catalogue import ARITHMETIC, CONTROL_FLOW, find, having, moving
+from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.policy.node_patterns import matcher
 from amp_rewrite.policy.options import IOTypes, Options
 
@@ -125,10 +126,12 @@ def _only_counts(value: ir.Value, types: Types) -> bool:
             return False
         for node, port in value.uses():
             kind = types.get(node.outputs[0])
-            is_integer = kind is not None and kind.dtype.is_integer() and node.op_type not in _QUANTIZES
+            is_integer = (
+                kind is not None and kind.dtype.is_integer() and not node.op_type.endswith("QuantizeLinear")
+            )
             ends = not node.domain and (is_integer or (node.op_type, port) in _SIZES)
             counts = counts or ends
-            if ends or node.op_type in _COMPARES:
+            if ends or find(node.domain, node.op_type).traits & Trait.COMPARES:
                 continue
             if node.domain or node.op_type not in _REACH_SIZES:
                 return False
@@ -138,9 +141,12 @@ def _only_counts(value: ir.Value, types: Types) -> bool:
 
 
 _SIZES = frozenset((("Resize", 2), ("Upsample", 1)))
-_QUANTIZES = frozenset(("DynamicQuantizeLinear", "QuantizeLinear"))
-_COMPARES = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
-_REACH_SIZES = (MOVERS - CONTROL_FLOW | ARITHMETIC | AVERAGES) | {"Cast", "Reciprocal", "ReduceProd"}
+_REACH_SIZES = (
+    moving(*Move) - CONTROL_FLOW
+    | ARITHMETIC
+    | having(Trait.AVERAGES)
+    | frozenset(("Reciprocal", "ReduceProd"))
+)
 
 
 def matching(pattern: str, names: Collection[str]) -> Collection[str]:

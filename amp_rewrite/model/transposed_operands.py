@@ -16,7 +16,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.model import constants
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators.catalogue import keeps_rank
+from amp_rewrite.operators.record import Trait
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def rank(value: ir.Value | None) -> int | None:
             return _number_of_sizes(node)
         if _turns(node) and (order := _perm(node)):
             return len(order)
-        value = node.inputs[0] if node.op_type in _SAME_RANK else None
+        value = node.inputs[0] if record_of(node).move and keeps_rank(node.op_type) else None
     return None
 
 
@@ -88,13 +91,12 @@ def sources(value: ir.Value) -> Iterator[ir.Value]:
 
 _PRODUCTS = {"": ("MatMul",), "com.microsoft": ("FusedMatMul",)}
 _OPERANDS = 2
-_SCALES = frozenset("Add Div Mul Sub".split())
 _ALL = frozenset("Concat Max Min".split())
-_SAME_RANK = frozenset("Cast Dropout Identity Pad Slice Split Tile Transpose".split())
-_FIRST = frozenset("Expand ReduceMax ReduceMin Reshape Squeeze Unsqueeze".split()) | _SAME_RANK
+_FIRST = frozenset(
+    """Cast Dropout Expand Identity Pad ReduceMax ReduceMin Reshape Slice Split Squeeze Tile Transpose
+    Unsqueeze""".split()
+)
 """Operators that onnxruntime removes or moves Transposes past: at any input (_ALL), or at the first."""
-
-
 _AXES = frozenset("ReduceMax ReduceMin Squeeze Unsqueeze".split())
 """Operators that remove or add axes, after which the second axis may be the first."""
 
@@ -103,7 +105,8 @@ def carries(node: ir.Node, port: int) -> bool:
     """Return whether a Transpose before this input may be moved behind the node."""
     if node.domain:
         return False
-    if node.op_type in _SCALES:
+    record = record_of(node)
+    if record.traits & (Trait.ADDS | Trait.SCALES):
         shape = _shape(node.inputs[1 - port]) if len(node.inputs) == _OPERANDS else None
         return shape is not None and all(size == 1 for size in shape)
     if node.op_type == "Reshape" and port == 0:

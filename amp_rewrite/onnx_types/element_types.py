@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import ModelError
 from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.operators import declared_types
 
 Type = ir.TypeProtocol
 Types = dict[ir.Value, Type]
@@ -92,7 +92,7 @@ def parse(text: str) -> Type | None:
 
 
 def declared_in(model: ir.Model) -> dict[str, str]:
-    """Return the types that a model records of its custom operators (onnx_facts.declared_types)."""
+    """Return the types that a model records of its custom operators (operators.declared_types)."""
     return declared_types.recorded(model.metadata_props, schema.is_known)
 
 

@@ -1,7 +1,7 @@
 """Comparison of the semantics of an unchanged node at two versions of ONNX.
 
 The schemas of both versions are compared as far as the node uses them; changes that they do not show are in
-`onnx_facts.versions`.
+`operators.versions`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from amp_rewrite.onnx_facts.versions import CHANGES, NEUTRAL, Spared, Unless
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.versions import CHANGES, NEUTRAL, Spared, Unless
 
 RankOf = Callable[[ir.Value], "int | None"]
 """The rank of a value; None where it is unknown."""

@@ -13,7 +13,7 @@
     deny: ...
     fixed: ...
     types:
-      com.example:Product: float16      # the types of a custom operator (onnx_facts.declared_types)
+      com.example:Product: float16      # the types of a custom operator (operators.declared_types)
 
 No operator may be on two lists of a file. One that is named here leaves its list in the base.
 """
@@ -33,8 +33,8 @@ import yaml
 from amp_rewrite import arguments
 from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.numerics import half as halves
-from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators import declared_types
 from amp_rewrite.policy import entries
 from amp_rewrite.policy.entries import Entry, Kind, Operator
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason

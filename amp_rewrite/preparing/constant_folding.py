@@ -24,8 +24,10 @@ from amp_rewrite.certificate import folding
 from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.quantised_regions import DEQUANTIZE
 from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing import stored_values
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
@@ -161,14 +163,6 @@ kernel (`get_all_opkernel_def`).
 
 _FOLDED = WITHOUT_HALF | {DEQUANTIZE}
 
-_LEFT_ALONE = frozenset(
-    """
-    Bernoulli DequantizeLinear Dropout DynamicQuantizeLinear Multinomial QuantizeLinear RandomNormal
-    RandomNormalLike RandomUniform RandomUniformLike
-    """.split()
-)
-"""Nondeterministic operators, and those of quantised regions that runtimes recognise."""
-
 LARGEST = 1 << 26
 """The largest value in bytes that is read or computed."""
 
@@ -235,8 +229,12 @@ def _leaf(store: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Return whether a node has a deterministic ONNX operator, and no bodies."""
-    if node.domain or node.op_type in _LEFT_ALONE or control_flow.may_have_bodies(node):
+    """Return whether a node has a deterministic ONNX operator, and no bodies, and is no border of a quantised
+    region, which runtimes recognise.
+    """
+    is_random = record_of(node).traits & Trait.DRAWS
+    is_border = node.op_type.endswith("QuantizeLinear") or node.op_type == DEQUANTIZE
+    if node.domain or is_random or is_border or control_flow.may_have_bodies(node):
         return False
     return not any(attribute.is_ref() for attribute in node.attributes.values())
 

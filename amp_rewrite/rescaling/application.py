@@ -17,9 +17,8 @@ from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types.element_types import Types, tensor
-from amp_rewrite.rescaling import rows
 from amp_rewrite.rescaling.regions import Exponents
-from amp_rewrite.rescaling.system import FREE, System, Variable
+from amp_rewrite.rescaling.system import FREE, System, Variable, epsilon_of
 from amp_rewrite.rewriting import editing
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
@@ -159,7 +158,7 @@ class _Edits:
 
     def set_epsilon(self, node: ir.Node, e: int) -> bool:
         """Scale the epsilon of a norm; return whether it changes."""
-        epsilon = np.float32(rows.epsilon(node))
+        epsilon = np.float32(epsilon_of(node))
         if e and epsilon:
             self.norms.append((node.outputs[0].name or "", e))
             self.undo.append(

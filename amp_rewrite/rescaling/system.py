@@ -12,10 +12,12 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use, value_of
 from amp_rewrite.model import constants, traversal
+from amp_rewrite.model.operator_calls import NodeCall, record_of
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.onnx_facts.operators import LARGEST_EXPONENT
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types, tensor
-from amp_rewrite.rescaling import rows
+from amp_rewrite.operators.catalogue import LARGEST_EXPONENT
+from amp_rewrite.operators.scaling import Equation
 
 COPIED = 1 << 16
 """The elements up to which a stored value with several uses is copied where their exponents differ."""
@@ -120,14 +122,14 @@ class System:
             self.computed_once.update(node.outputs)
         ins = [port for port, value in enumerate(node.inputs) if self._is_float(value)]
         outs = [~port for port, value in enumerate(node.outputs) if value.name and self._is_float(value)]
-        equations = () if node in self._pinned else rows.of(node, [*ins, *outs])
+        equations = () if node in self._pinned else NodeCall(node, [*ins, *outs]).equations()
         for row in equations:
             self._add_row(node, row, position)
         for port in {*ins, *outs}.difference(*equations):
             self._pin(node, port)
-        port = rows.scaled_by_epsilon(node)
-        if equations and port is not None:
-            self.norms.append((node, self._variable(node, port)))
+        norm = record_of(node).norm
+        if equations and norm is not None:
+            self.norms.append((node, self._variable(node, norm.data[0])))
 
     def _is_constant(self, value: ir.Value) -> bool:
         return value in self.computed_once or constants.stored_as(value) is not None
@@ -169,7 +171,7 @@ class System:
                 self.fixed.add(value)
         return self._copied[value]
 
-    def _add_row(self, node: ir.Node, row: rows.Row, position: int) -> None:
+    def _add_row(self, node: ir.Node, row: Equation, position: int) -> None:
         of = _totals((self._variable(node, port), coefficient) for port, coefficient in row.items())
         if sorted(of.values()) == [-1, 1]:
             one, other = map(self.of, of)
@@ -221,8 +223,13 @@ def _binade(number: float) -> int:
     return math.frexp(number)[1] - 1
 
 
+def epsilon_of(norm: ir.Node) -> float:
+    """Return the epsilon of a norm, by default that of its schema."""
+    return schema.number(norm, "epsilon", 1e-12 if norm.op_type.startswith("Skip") else 1e-5)
+
+
 def limits_of_epsilon(node: ir.Node) -> Limits:
     """Return the limits that the epsilon of a norm sets to its data: it must stay a normal number."""
-    epsilon = float(np.float32(rows.epsilon(node)))
+    epsilon = float(np.float32(epsilon_of(node)))
     binade = _binade(epsilon)
     return Limits(-((_LARGEST - binade) // 2), (binade - _LEAST) // 2) if epsilon > 0 else FREE

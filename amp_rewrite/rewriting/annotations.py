@@ -21,8 +21,8 @@ import onnx_ir as ir
 from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model.output_paths import DECISIONS
-from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators import declared_types
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.rewriting import decisions, plan_files, records

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.onnx_facts import declared_types
 from amp_rewrite.onnx_types import element_types, schema
+from amp_rewrite.operators import declared_types
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.yaml_fields import near
 from amp_rewrite.rewriting.plan_files import SavedPlan

@@ -15,7 +15,7 @@ from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.model import constants
-from amp_rewrite.onnx_facts.operators import has_arithmetic
+from amp_rewrite.operators.catalogue import has_arithmetic
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.rewriting import records

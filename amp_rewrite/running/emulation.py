@@ -25,8 +25,8 @@ from amp_rewrite.model import inlining, loading, proto_traversal, serialization,
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES, Half
-from amp_rewrite.onnx_facts.operators import MOVERS
 from amp_rewrite.onnx_types import element_types
+from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.rewriting import widened_model
 from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
 from amp_rewrite.running import scatter_emulation, sessions

@@ -15,8 +15,7 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.training import dataflow, linearity, state_pairs
 from amp_rewrite.training import spec as asked_spec
 from amp_rewrite.training.dataflow import Dataflow
-from amp_rewrite.training.linear_operators import FLOATS
-from amp_rewrite.training.linearity import Linearity, Parts, Subject, analyse
+from amp_rewrite.training.linearity import FLOATS, Linearity, Parts, Subject, analyse
 from amp_rewrite.training.spec import Asked, TrainSpec
 from amp_rewrite.training.state_pairs import listed
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from math import inf
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.model import constants
-from amp_rewrite.training import dataflow, linear_operators
+from amp_rewrite.model.operator_calls import NodeCall
+from amp_rewrite.operators import scaling
+from amp_rewrite.operators.catalogue import KEEPING_ZERO, LARGEST_ZERO
+from amp_rewrite.training import dataflow
 from amp_rewrite.training.dataflow import Dataflow
-from amp_rewrite.training.linear_operators import Site
+
+FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
+"""The element types of losses, seeds and gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Subject:
         """Whether an input of a node is absent, or constant zero."""
         value = node.inputs[port] if port < len(node.inputs) else None
         overridable = self.model.ir_version >= constants.CONSTANT_INPUTS_BELOW
-        return linear_operators.is_zero(value, overridable=overridable)
+        return is_zero(value, overridable=overridable)
 
 
 def analyse(subject: Subject, seed: ir.Value, gradients: Collection[ir.Value] = ()) -> Linearity:
@@ -100,8 +105,7 @@ def _propagate(subject: Subject, seed: ir.Value, cut: Collection[ir.Value]) -> L
             for port, value in enumerate(node.inputs)
             if value is seed or (value in linear and value not in cut)
         )
-        site = Site(node, ports, partial(subject.is_zero, node))
-        output_ports = linear_operators.outputs(site) if ports else None
+        output_ports = find_linear_outputs(subject, node, ports) if ports else None
         if output_ports is None:
             continue
         seed_uses += [Use(node, port) for port in ports if node.inputs[port] is seed]
@@ -111,6 +115,48 @@ def _propagate(subject: Subject, seed: ir.Value, cut: Collection[ir.Value]) -> L
     others = {value: tuple(_other_uses(flow, value, () if value in cut else nodes)) for value in linear}
     frontier = {value: uses for value, uses in others.items() if uses}
     return Linearity(seed, tuple(linear), tuple(nodes), tuple(seed_uses), frontier)
+
+
+def find_linear_outputs(subject: Subject, node: ir.Node, scaled: Collection[int]) -> list[int] | None:
+    """Return the outputs of a node that scale with these inputs; None where it is not linear in them
+    together, whatever the sign of the factor. A shape scales with nothing.
+    """
+    ports = [port for port, value in enumerate(node.inputs) if value is not None]
+    call = NodeCall(node, [*ports, *(~port for port in range(len(node.outputs)))], is_positive=False)
+    rows, degrees = call.equations(), dict.fromkeys(scaled, 1)
+    found = scaling.solve(rows, call, degrees, {})
+    if found is None:
+        zeros = {port: -inf for port in ports if port not in degrees and subject.is_zero(node, port)}
+        found = scaling.solve(rows, call, degrees, zeros)
+    if found is None or not {0, 1}.issuperset(found.values()):
+        return None
+    ignored = {port for row in rows for port, coefficient in row.items() if not coefficient}
+    outputs = [~port for port, degree in found.items() if degree]
+    return outputs if outputs or ignored.issuperset(scaled) else None
+
+
+def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
+    """Return whether a value is absent, or constant and zero in every element.
+
+    With `overridable`, initializers that are inputs too are not constant (IR version 4 and later).
+    """
+    if value is None:
+        return True
+    if value.is_graph_input() and (overridable or not value.is_initializer()):
+        return False
+    tensor, node = constants.stored_as(value), value.producer()
+    if tensor is not None:
+        is_number = tensor.dtype in FLOATS or tensor.dtype.is_integer()
+        return tensor.size <= LARGEST_ZERO and is_number and not constants.numbers(tensor).any()
+    if node is None or node.domain:
+        return False
+    if node.op_type == "ConstantOfShape":
+        fill = node.attributes.get("value")
+        return fill is None or (not fill.is_ref() and not constants.numbers(fill.as_tensor()).any())
+    operands = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    return node.op_type in KEEPING_ZERO | {"Concat"} and all(
+        is_zero(each, overridable=overridable) for each in operands
+    )
 
 
 def _behind(subject: Subject, seed: ir.Value) -> Iterable[ir.Node]:

@@ -26,7 +26,7 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import Match, Pattern, computed, either, number, op, part, steps, var
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.onnx_facts.operators import REARRANGES
+from amp_rewrite.operators.catalogue import REARRANGES
 from amp_rewrite.policy.entries import Operator
 
 SWISH: Operator = ("", "Swish")

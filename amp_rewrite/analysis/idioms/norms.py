@@ -23,8 +23,8 @@ from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.patterns import Match, Pattern, either, fits, moved, number, op, part, steps, var, when
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.onnx_facts.operators import REARRANGES
 from amp_rewrite.onnx_types import element_types
+from amp_rewrite.operators.catalogue import REARRANGES
 from amp_rewrite.policy.entries import Operator
 from amp_rewrite.policy.options import Options
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.traversal import every_node
-from amp_rewrite.onnx_facts.operators import MOVERS, RECURRENT
 from amp_rewrite.onnx_types import control_flow, schema
+from amp_rewrite.operators.catalogue import MOVERS, RECURRENT
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from amp_rewrite.onnx_facts.operators import RECURRENT
+from amp_rewrite.operators.catalogue import RECURRENT
 
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
 

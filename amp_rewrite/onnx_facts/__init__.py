@@ -1,1 +1,0 @@
-"""Tables of facts about ONNX's operators, shared by analysis and proof."""

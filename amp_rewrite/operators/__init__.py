@@ -1,0 +1,1 @@
+"""What is known of operators beyond their schemas."""

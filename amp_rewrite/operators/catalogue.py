@@ -1,0 +1,95 @@
+"""The catalogue of operators: a record for each that is known here, and the cautious one for all others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+from amp_rewrite.operators import elementwise, movement, norms, products, reductions
+from amp_rewrite.operators.record import Move, Operator, Trait
+
+CATALOGUE: Mapping[tuple[str, str], Operator] = {
+    **elementwise.OPERATORS,
+    **movement.OPERATORS,
+    **reductions.OPERATORS,
+    **norms.OPERATORS,
+    **products.OPERATORS,
+}
+UNKNOWN = Operator()
+
+
+def find(domain: str, name: str) -> Operator:
+    """Return the record of an operator, by its domain and name."""
+    return CATALOGUE.get(("" if domain == "ai.onnx" else domain, name), UNKNOWN)
+
+
+def names(test: Callable[[Operator], object], domain: str | None = "") -> frozenset[str]:
+    """Return the operators of a domain, of all domains for None, whose record passes a test."""
+    return frozenset(
+        name for (home, name), each in CATALOGUE.items() if domain in (None, home) and test(each)
+    )
+
+
+@functools.cache
+def having(traits: Trait) -> frozenset[str]:
+    """Return the operators, of any domain, that have one of these traits."""
+    return names(lambda each: each.traits & traits, None)
+
+
+@functools.cache
+def moving(*moves: Move) -> frozenset[str]:
+    """Return ONNX's operators that move elements in one of these ways."""
+    return names(lambda each: each.move in moves)
+
+
+REARRANGES = moving(Move.REARRANGES)
+SELECTS = moving(Move.SELECTS)
+EXTREMES = moving(Move.EXTREMES)
+JOINS = moving(Move.JOINS)
+CONTROL_FLOW = moving(Move.CONTROLS)
+MOVERS = moving(*Move) - {"Cast", "Clip"}
+"""Operators whose outputs hold values of their inputs and no others, in their type."""
+ARITHMETIC = having(Trait.ARITHMETIC)
+PRODUCTS = having(Trait.MULTIPLIES)
+RECURRENT = having(Trait.RECURRENT)
+KEEPING_ZERO = REARRANGES | {"Neg"}
+"""Operators of ONNX whose output is zero if their first input is."""
+
+
+LARGEST_MASK_SCALE = 64.0
+"""The largest factor, and its reciprocal the least, by which a scaled mask stays a mask: half of float16's
+range divided by it is far beyond what a softmax distinguishes from infinity.
+"""
+
+ATTENTION_RESULTS = 3
+"""The number of outputs of an attention before its scores."""
+
+LARGEST_EXPONENT = 40
+"""The largest power of two, up or down, that a stored value may be of the value that it stands for: what the
+original has from 2^-86 to 2^87 is then a normal number of float32.
+"""
+
+LARGEST_ZERO = 1 << 24
+"""The largest number of elements of a constant that is read to see whether it is zero."""
+
+
+def broadcasts(name: str) -> bool:
+    """Return whether the operands of one of ONNX's operators broadcast."""
+    traits = find("", name).traits
+    return bool(traits & Trait.ELEMENTWISE) and not traits & (Trait.LIKE_FIRST | Trait.RANKED)
+
+
+def keeps_rank(name: str) -> bool:
+    """Return whether the first output of one of ONNX's operators has the rank of the first input."""
+    return bool(find("", name).traits & (Trait.LIKE_FIRST | Trait.RANKED))
+
+
+def has_arithmetic(domain: str, name: str) -> bool:
+    """Return whether an operator computes with floats: no conversion, quantised arithmetic, Constant, or
+    shape query does.
+    """
+    return not find(domain, name).traits & Trait.CONVERTS and not name.startswith("QLinear")
+
+
+CASTS = frozenset((("", "Cast"), ("", "CastLike")))
+"""Operators that change the element type and nothing else, with their domains."""

@@ -1,0 +1,53 @@
+"""Norms. Their FLOPs: mean, difference, square, mean, product, scale, shift; fewer without mean or shift."""
+
+from typing import Any
+
+from amp_rewrite.operators import scaling
+from amp_rewrite.operators.record import MICROSOFT, Family, Norm, Trait, family
+
+_LIKE = Trait.LIKE_FIRST
+_FLOPS: dict[str, Any] = {"flops": 7}
+
+
+def _norm(
+    names: str,
+    domain: str = "",
+    *,
+    data: tuple[int, ...] = (0,),
+    weights: tuple[int, ...] = (1, 2),
+    statistics: tuple[int, ...] = (1, -1, 1),
+    **columns: Any,
+) -> Family:
+    scales, norm = scaling.norm(data, weights, statistics), Norm(data, weights)
+    return family(names, domain, norm=norm, scales=scales, traits=_LIKE, **_FLOPS | columns)
+
+
+OPERATORS: Family = {
+    **_norm("GroupNormalization InstanceNormalization LayerNormalization", bias=2),
+    **_norm("RMSNormalization", weights=(1,), flops=4),
+    **_norm("SimplifiedLayerNormalization", weights=(1,), statistics=(-1,), flops=4),
+    **_norm("GroupNorm", MICROSOFT, fuses="GroupNormalization"),
+    **_norm(
+        "SkipLayerNormalization",
+        MICROSOFT,
+        data=(0, 1, 4),
+        weights=(2, 3),
+        fuses="LayerNormalization",
+        flops=8,
+    ),
+    **_norm(
+        "SkipSimplifiedLayerNormalization",
+        MICROSOFT,
+        data=(0, 1, 3),
+        weights=(2,),
+        fuses="RMSNormalization SimplifiedLayerNormalization",
+        flops=5,
+    ),
+    **family("SimplifiedLayerNormalization", MICROSOFT, traits=_LIKE, fuses="RMSNormalization", flops=4),
+    **family("EmbedLayerNormalization", MICROSOFT, fuses="LayerNormalization", flops=9),
+    **family("SkipGroupNorm", MICROSOFT, fuses="GroupNormalization", flops=8),
+    **family("BranchwiseRMSNorm GatedRMSNorm", MICROSOFT, traits=_LIKE),
+    **family("MeanVarianceNormalization", traits=_LIKE, flops=5),
+    **family("LpNormalization", traits=_LIKE, scales=scaling.positive(scaling.free(0)), flops=3),
+    **family("LRN", traits=_LIKE, flops=None),
+}

@@ -1,0 +1,128 @@
+"""The record of an operator: what is known of it beyond its schema. A column that is left out means the
+cautious default. A column stands here when two readers want it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from amp_rewrite.operators import scaling
+from amp_rewrite.operators.scaling import Scaling
+
+Ports = tuple[int, ...] | range
+"""Inputs by position."""
+
+ALL = range(1 << 31)
+"""Every input of a variadic operator."""
+FIRST = range(1)
+
+
+class Move(enum.Enum):
+    """How the first output comes by the elements of an input, in its type."""
+
+    REARRANGES = "all of them, in any order and shape"
+    SELECTS = "some of them, and zeros"
+    EXTREMES = "some of them, by their size along axes"
+    BOUNDS = "the larger or the smaller of two"
+    JOINS = "those of several inputs"
+    CONTROLS = "those that bodies let through"
+
+
+class Trait(enum.Flag):
+    """What an operator does."""
+
+    NONE = 0
+    ADDS = enum.auto()
+    """It adds or subtracts its inputs."""
+    ARITHMETIC = enum.auto()
+    """It computes with numbers element by element, as a graph does with sizes and positions."""
+    AVERAGES = enum.auto()
+    """It sums elements of the first input with equal weights."""
+    SUMS = enum.auto()
+    """It adds up many elements of the first input, or functions of them."""
+    REDUCES = enum.auto()
+    """It computes one number from many of the first input, which it reads once."""
+    SCALES = enum.auto()
+    """It multiplies or divides one input by another."""
+    COMMUTES = enum.auto()
+    """Its operands may change places."""
+    COMPARES = enum.auto()
+    """It compares its inputs with each other, or tests one."""
+    MEASURES = enum.auto()
+    """It reads the shape of its input, and no element."""
+    SOFTMAX = enum.auto()
+    """It is a softmax, or contains one."""
+    MULTIPLIES = enum.auto()
+    """It adds up products of its inputs: its FLOPs take longer than its bytes."""
+    RECURRENT = enum.auto()
+    """It computes a sequence step by step, from a state."""
+    TRANSFORMS = enum.auto()
+    """It is a Fourier transform."""
+    ELEMENTWISE = enum.auto()
+    """Each element of its output is a function of those at its place, which broadcast."""
+    POOLS = enum.auto()
+    """It takes a mean, a maximum or an interpolation of elements near each place."""
+    LIKE_FIRST = enum.auto()
+    """Its first output has the shape of its first input."""
+    RANKED = enum.auto()
+    """Its first output has as many axes as its first input."""
+    DRAWS = enum.auto()
+    """Its outputs differ from run to run, or from kernel to kernel."""
+    FREE = enum.auto()
+    """onnxruntime runs it without a copy, or on the host."""
+    REPEATS = enum.auto()
+    """Its output has elements of its input several times."""
+    CONVERTS = enum.auto()
+    """It computes nothing with floats: a conversion, quantised arithmetic, a shape."""
+
+
+class Norm(NamedTuple):
+    """The inputs whose sum is divided by the root of its variance or mean square and an attribute epsilon,
+    and those that scale and shift the quotient.
+    """
+
+    data: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What is known of one operator.
+
+    `move` says how the outputs have elements of the inputs `carries`; `masks` are the inputs through which a
+    mask stays a mask. `scales` is how it scales. `limits` are numbers that outputs approach without reaching
+    them (of an exponential, where it is at most 1). `needs` is the input whose relative error counts, however
+    small its value. `coordinates` are inputs in pixels, which half cannot tell apart beyond 2048. `scores` is
+    the input of a softmax, or the one added to its scores. `bias` is an input that is added to each channel,
+    `channel` the axis of the weights that the output shares. `fuses` is the ONNX operator that a fused one
+    contains. `flops` counts for each element of the first output, or of the first input where it `REDUCES`;
+    None where a formula is needed.
+    """
+
+    move: Move | None = None
+    carries: Ports = ()
+    masks: Ports = ()
+    traits: Trait = Trait.NONE
+    scales: Scaling = scaling.pinned
+    norm: Norm | None = None
+    limits: frozenset[float] = frozenset()
+    needs: int | None = None
+    coordinates: tuple[int, ...] = ()
+    scores: int | None = None
+    bias: int | None = None
+    channel: int | None = None
+    fuses: str = ""
+    flops: int | None = 1
+
+
+Family = Mapping[tuple[str, str], Operator]
+MICROSOFT = "com.microsoft"
+
+
+def family(names: str, domain: str = "", **columns: Any) -> Family:
+    """Return operators of a domain that have the same columns in their records, by domain and name."""
+    record = Operator(**columns)
+    return {(domain, name): record for name in names.split()}
