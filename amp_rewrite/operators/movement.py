@@ -14,13 +14,14 @@ def _moving(
     move: Move, names: str, traits: Trait = Trait.NONE, masks: Ports = FIRST, **columns: Any
 ) -> Family:
     """Return operators with elements of their first input alone."""
+    defaults: dict[str, Any] = {"flops": 0, "scales": _FROM_FIRST}
     return family(
         names,
         move=move,
         carries=FIRST,
         traits=traits,
         masks=masks,
-        **_NO_FLOPS | {"scales": _FROM_FIRST} | columns,
+        **defaults | columns,
     )
 
 
