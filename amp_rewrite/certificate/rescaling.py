@@ -205,7 +205,7 @@ def _before(model: Numbered, targets: Sequence[int]) -> list[Node]:
 class _Call:
     """A node with the exponents of its inputs (scaling.Call)."""
 
-    is_positive = True
+    is_positive = may_round = True
 
     def __init__(self, exponents: _Exponents, node: Node) -> None:
         self.model, self.node, self._least_of = exponents.model, node, exponents.changes.least
@@ -213,6 +213,7 @@ class _Call:
         present = [port for port, number in enumerate(node.inputs) if number != MISSING]
         kinds = self.model.kinds[node.first : node.first + node.count]
         floats = [~port for port, kind in enumerate(kinds) if kind in (FLOAT, TensorProto.DOUBLE)]
+        floats = [port for port in floats if ~port not in node.left_out]
         self.ports = [*present, *floats]
         self.exponents = {port: exponents.of.get(node.inputs[port], 0) for port in present}
 

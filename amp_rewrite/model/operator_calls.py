@@ -27,6 +27,7 @@ class NodeCall:
     node: ir.Node
     ports: Sequence[int]
     is_positive: bool = True
+    may_round: bool = False
 
     @property
     def version(self) -> int:

@@ -15,17 +15,16 @@ def _norm(
     *,
     data: tuple[int, ...] = (0,),
     weights: tuple[int, ...] = (1, 2),
-    statistics: tuple[int, ...] = (1, -1, 1),
     **columns: Any,
 ) -> Family:
-    scales, norm = scaling.norm(data, weights, statistics), Norm(data, weights)
+    scales, norm = scaling.norm(data, weights), Norm(data, weights)
     return family(names, domain, norm=norm, scales=scales, traits=_LIKE, **_FLOPS | columns)
 
 
 OPERATORS: Family = {
     **_norm("GroupNormalization InstanceNormalization LayerNormalization", bias=2),
     **_norm("RMSNormalization", weights=(1,), flops=4),
-    **_norm("SimplifiedLayerNormalization", weights=(1,), statistics=(-1,), flops=4),
+    **_norm("SimplifiedLayerNormalization", weights=(1,), flops=4),
     **_norm("GroupNorm", MICROSOFT, fuses="GroupNormalization"),
     **_norm(
         "SkipLayerNormalization",

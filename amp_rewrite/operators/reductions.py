@@ -32,11 +32,11 @@ OPERATORS: Family = {
     **family("CumSum", traits=Trait.REDUCES | Trait.SUMS | Trait.LIKE_FIRST, scales=_LINEAR),
     **family("CumProd", traits=Trait.REDUCES | Trait.LIKE_FIRST),
     **family("GlobalMaxPool", traits=Trait.REDUCES | Trait.RANKED, scales=_PASSES),
-    **family("GlobalLpPool", traits=_SUM | Trait.RANKED),
+    **family("GlobalLpPool", traits=_SUM | Trait.RANKED, scales=scaling.rounded(_PASSES)),
     **family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", traits=Trait.REDUCES),
     **family("AveragePool", traits=_POOL | Trait.SUMS | Trait.AVERAGES, scales=_LINEAR, flops=None),
     **family("MaxPool", traits=_POOL, scales=_PASSES, flops=None),
-    **family("LpPool", traits=_POOL | Trait.SUMS, flops=None),
+    **family("LpPool", traits=_POOL | Trait.SUMS, scales=scaling.rounded(_PASSES), flops=None),
     **family("QLinearAveragePool NhwcMaxPool", MICROSOFT, flops=None),
     **family("QLinearGlobalAveragePool QLinearReduceMean", MICROSOFT, traits=Trait.REDUCES),
     **family(

@@ -13,7 +13,9 @@ linearity of a backward pass solves for degree 1 in its seed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Protocol
 
 OUT = ~0
@@ -34,6 +36,11 @@ class Call(Protocol):
     @property
     def is_positive(self) -> bool:
         """Whether s is known to be positive."""
+        ...
+
+    @property
+    def may_round(self) -> bool:
+        """Whether an equation counts that runtimes keep but for errors of a power function."""
         ...
 
     @property
@@ -89,24 +96,31 @@ def positive(scaling: Scaling) -> Scaling:
     return lambda call: scaling(call) if call.is_positive else ()
 
 
+def rounded(scaling: Scaling) -> Scaling:
+    """Return a scaling that runtimes keep but for errors of a power function."""
+    return lambda call: scaling(call) if call.may_round else ()
+
+
 def unless(attribute: str, scaling: Scaling) -> Scaling:
     """Return a scaling that holds for nodes without this attribute, or with 0 or an empty text."""
     return lambda call: () if call.attribute(attribute) else scaling(call)
 
 
-def norm(data: Sequence[int], weights: Sequence[int], statistics: Sequence[int] = (1, -1, 1)) -> Scaling:
-    """Return the scaling of a norm of the sum of `data`, which `weights` scale and shift, whose outputs after
-    the first have the exponent of the data times these `statistics`; its epsilon has twice that exponent.
+def norm(data: Sequence[int], weights: Sequence[int]) -> Scaling:
+    """Return the scaling of a norm of the sum of `data`, which `weights` scale and shift; its epsilon has
+    twice the exponent of the data. One with other outputs than the quotient and the sum, its fourth, stays
+    as it is.
     """
 
     def equations(call: Call) -> Sequence[Equation]:
-        first = data[0]
-        outputs = (
-            {~port: 1, first: -factor} for port, factor in enumerate(statistics, 1) if ~port in call.ports
-        )
-        return [{first: 0}, *_alike(call, data), *_alike(call, (*weights, OUT)), *outputs]
+        if any(port < 0 and port not in (OUT, _SUM) for port in call.ports):
+            return ()
+        return [{data[0]: 0}, *_alike(call, (*data, _SUM)), *_alike(call, (*weights, OUT))]
 
     return positive(unless("activation", equations))
+
+
+_SUM = ~3
 
 
 def pad(call: Call) -> Sequence[Equation]:
@@ -125,11 +139,12 @@ def scatter(call: Call) -> Sequence[Equation]:
 
 
 def power(call: Call) -> Sequence[Equation]:
-    """Return the equation of a square or a cube, which runtimes compute as products; other powers have errors
-    of their own.
-    """
+    """Return the equation of a stored power: runtimes compute squares and cubes as products."""
     exponent = call.number(1)
-    return [{OUT: 1, 0: -int(exponent)}] if exponent in (2, 3) else ()
+    if exponent is None or not math.isfinite(exponent) or not (call.may_round or exponent in (2, 3)):
+        return ()
+    exact = Fraction(exponent)
+    return [{OUT: exact.denominator, 0: -exact.numerator}]
 
 
 def clip(call: Call) -> Sequence[Equation]:
