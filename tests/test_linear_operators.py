@@ -4,8 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.training import linear_operators
-from amp_rewrite.training.linear_operators import Site
+from amp_rewrite.training import dataflow, linearity
 from tests import text, train_steps
 
 HALF_PADDED = 'Pad <mode = "constant"> (a, pads, zero)'
@@ -82,12 +81,13 @@ def test_linear_is_linear(written, scaled, linear):
     )
     del model.graph.output[0].type.tensor_type.shape.dim[:]
     model.graph.output[0].ClearField("type")
-    node = next(iter(ir.from_proto(model).graph))
+    read = ir.from_proto(model)
+    node = next(iter(read.graph))
     ports = frozenset(
         port for port, value in enumerate(node.inputs) if value is not None and value.name in scaled
     )
-    site = Site(node, ports, lambda port: port >= len(node.inputs) or _is_zero(node.inputs[port]))
-    assert (linear_operators.outputs(site) is not None) == linear
+    subject = linearity.Subject(read, dataflow.of(read.graph), ())
+    assert (linearity.find_linear_outputs(subject, node, ports) is not None) == linear
     if linear:
         run, rng = train_steps.session(model), np.random.default_rng(1)
         feeds = {name: rng.standard_normal((4, 4)).astype(np.float32) for name in "abc"}
@@ -97,7 +97,7 @@ def test_linear_is_linear(written, scaled, linear):
 
 
 def _is_zero(value):
-    return linear_operators.is_zero(value, overridable=True)
+    return linearity.is_zero(value, overridable=True)
 
 
 @pytest.mark.parametrize(

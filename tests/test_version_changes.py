@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.operators import versions as facts
 from amp_rewrite.onnx_types import element_types, version_changes
+from amp_rewrite.operators import versions as facts
 from tests import text
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
