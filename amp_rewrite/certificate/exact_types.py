@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, leaving_bodies
-from amp_rewrite.certificate.value_kinds import FLOAT, TYPED, find_signature, rules, stated_element
+from amp_rewrite.certificate.value_kinds import FLOAT, find_signature, find_typed, rules, stated_element
 
 
 class ExactTypes:
@@ -62,13 +62,11 @@ class ExactTypes:
         reads, custom = self._model.read(node), self._model.op_types.get(node.operator)
         if custom is not None:
             return custom.ports.get(~port, 0), [reads[i] for i in self._model.variable_ports(node)]
-        if node.operator in TYPED:
-            name, like, default = TYPED[node.operator]
-            stated = attributes_of(node).get(name)
-            if stated is None and like is not None:
-                return 0, reads[like : like + 1]
-            default = default[1] if isinstance(default, tuple) else default or 0
-            return default if stated is None else stated_element(stated.attribute), []
+        if (typed := find_typed(node.operator)) is not None:
+            stated = attributes_of(node).get(typed.attribute)
+            if stated is None and typed.like is not None:
+                return 0, reads[typed.like : typed.like + 1]
+            return typed.default or 0 if stated is None else stated_element(stated.attribute), []
         if node.bodies:
             return 0, [outputs[port] for outputs in leaving_bodies(node) if port < len(outputs)]
         rule = rules(*node.operator, node.version, node.count)[port]

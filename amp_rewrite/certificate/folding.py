@@ -26,11 +26,10 @@ from onnx import (
 from amp_rewrite.certificate import element_checks, rescaling, stored_tensors, tensors, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array
-from amp_rewrite.certificate.node_comparison import BIT_CAST
 from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_tensors import Held
-from amp_rewrite.certificate.value_kinds import find_signature
+from amp_rewrite.certificate.value_kinds import BIT_CAST, find_signature
 from amp_rewrite.operators.catalogue import find
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.process import startup, worker, worker_process

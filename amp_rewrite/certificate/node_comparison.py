@@ -29,7 +29,7 @@ FILL = ("", "ConstantOfShape")
 _ZERO = helper.make_attribute("value", TensorProto(dims=[1], data_type=TensorProto.FLOAT, raw_data=bytes(4)))
 """The default fill of a ConstantOfShape, which its schema omits."""
 
-_FIXED = frozenset((("", "BitCast"), ("", "Multinomial"), FILL))
+_FIXED = frozenset((value_kinds.BIT_CAST, ("", "Multinomial"), FILL))
 """Operators whose type attribute is not for floats, or holds more than the type."""
 
 
@@ -38,7 +38,7 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
 
     An attribute for the type of an output may differ if the output is known to be a float in both.
     """
-    if a.operator == BIT_CAST and not _read_same_bits(proof, a, b):
+    if a.operator == value_kinds.BIT_CAST and not _read_same_bits(proof, a, b):
         return "to"
     if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
         if catalogue.find(*a.operator).norm is not None:
@@ -122,7 +122,8 @@ def _exact(proof: Proof, one: Any, other: Any) -> bool:
 
 def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
     """Return whether an attribute only selects the type of a float; the outputs are of one kind."""
-    if a.operator in _FIXED or value_kinds.TYPED.get(a.operator, (None,))[0] != name:
+    typed = value_kinds.find_typed(a.operator)
+    if a.operator in _FIXED or typed is None or typed.attribute != name:
         return False
     kinds = proof.original.kinds[a.first], proof.rewritten.kinds[b.first]
     if kinds[0] != kinds[1] or kinds[0] not in (value_kinds.FLOAT, (value_kinds.SEQUENCE, value_kinds.FLOAT)):
@@ -133,8 +134,6 @@ def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
 
 # ---- operators that compute something else of another float type: BitCast, and custom ones without a schema
 
-
-BIT_CAST = ("", "BitCast")
 
 _AS_FLOAT32 = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32)
 """Types of the width of float32, and of neither half type."""

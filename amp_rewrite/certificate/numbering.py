@@ -39,6 +39,7 @@ from amp_rewrite.certificate.value_kinds import (
     is_operator,
 )
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.operators.record import Typed
 
 
 def number(model: Numbered, functions: Functions, *, believed: bool = True) -> Numbered:
@@ -185,14 +186,13 @@ class _Numbering:
                     model.told.update(() if kind is None else (number,))
                 model.kinds[number] = kind
 
-    def _typed(self, rule: tuple[str, int | None, Kind], node: Node) -> Kind:
-        name, like, default = rule
-        bound = attributes_of(node).get(name)
+    def _typed(self, typed: Typed, node: Node) -> Kind:
+        bound = attributes_of(node).get(typed.attribute)
         if bound is not None:
-            return value_kinds.stated(bound.attribute, node.operator)
-        if like is None:
-            return default
-        return self._made.kinds[node.inputs[like]] if like < len(node.inputs) else None
+            return value_kinds.of_typed(value_kinds.stated_element(bound.attribute), node.operator)
+        if typed.like is None:
+            return value_kinds.of_typed(typed.default or 0, node.operator)
+        return self._made.kinds[node.inputs[typed.like]] if typed.like < len(node.inputs) else None
 
     def _store(self, first: int, proto: Any, scope: Scope) -> None:
         tensor = constant_value(proto, scope)

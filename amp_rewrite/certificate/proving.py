@@ -127,8 +127,8 @@ class Proving(Proof):
         if node.operator != ("", "Cast") or node.count != 1 or len(node.inputs) != 1:
             return False
         target = attributes_of(node).get("to")
-        is_cast = target is not None and value_kinds.stated(target.attribute, node.operator) == FLOAT
-        is_cast = is_cast and is_plain_cast(node)
+        element = 0 if target is None else value_kinds.stated_element(target.attribute)
+        is_cast = value_kinds.of_element(element) == FLOAT and is_plain_cast(node)
         return is_cast and self.rewritten.kinds[node.inputs[0]] in (None, FLOAT)
 
     def _pair(self, a: Node | None, b: Node | None, left: int, right: int, output: str) -> bool:

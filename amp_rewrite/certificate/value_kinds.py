@@ -17,6 +17,8 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, defs, helper
 from onnx.defs import OpSchema
 
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.operators.catalogue import find
+from amp_rewrite.operators.record import Holds, Typed
 
 _SINGLE = OpSchema.FormalParameterOption.Single
 
@@ -124,50 +126,25 @@ def of_type(declared: TypeProto) -> Kind:
     return None if which is None else (which, declared.SerializeToString())
 
 
-Rule = tuple[str, Any]
-"""A rule for the kind of an output: `as` an input, the `element` of one, a `sequence` or `optional` of one,
-a fixed `kind`, or that of a `typed` attribute.
+Rule = tuple[str | Holds, Any]
+"""A rule for the kind of an output: `as` an input, what it holds of one, a fixed `kind`, or that of a `typed`
+attribute.
 """
 
-TYPED: Mapping[tuple[str, str], tuple[str, int | None, Kind]] = {
-    ("", "Cast"): ("to", None, None),
-    ("", "BitCast"): ("to", None, None),
-    ("", "ConstantOfShape"): ("value", None, FLOAT),
-    ("", "EyeLike"): ("dtype", 0, None),
-    ("", "Bernoulli"): ("dtype", 0, None),
-    ("", "RandomNormal"): ("dtype", None, FLOAT),
-    ("", "RandomUniform"): ("dtype", None, FLOAT),
-    ("", "RandomNormalLike"): ("dtype", 0, None),
-    ("", "RandomUniformLike"): ("dtype", 0, None),
-    ("", "Multinomial"): ("dtype", None, int(TensorProto.INT32)),
-    ("", "MelWeightMatrix"): ("output_datatype", None, FLOAT),
-    ("", "BlackmanWindow"): ("output_datatype", None, FLOAT),
-    ("", "HammingWindow"): ("output_datatype", None, FLOAT),
-    ("", "HannWindow"): ("output_datatype", None, FLOAT),
-    ("", "DequantizeLinear"): ("output_dtype", 1, None),
-    ("", "SequenceEmpty"): ("dtype", None, (SEQUENCE, FLOAT)),
-}
-"""Operators with an attribute for their output type, and the input or the default that replaces it."""
 
-_HOLDERS: Mapping[str, Rule] = {
-    "SequenceAt": ("element", 0),
-    "SequenceConstruct": (SEQUENCE, 0),
-    "SplitToSequence": (SEQUENCE, 0),
-    "ConcatFromSequence": ("element", 0),
-    "SequenceInsert": ("as", 0),
-    "SequenceErase": ("as", 0),
-    "OptionalGetElement": ("held", 0),
-    "Optional": (OPTIONAL, 0),
-}
+def find_typed(operator: tuple[str, str]) -> Typed | None:
+    """Return the attribute for the type of an operator's outputs; None if it has none for all of them."""
+    typed = find(*operator).typed
+    return typed if typed is not None and (typed.settable or operator == BIT_CAST) else None
 
 
 @functools.cache
 def rules(domain: str, operator: str, version: int, count: int) -> Sequence[Rule | None]:
     """Return the rules for the kinds of a number of outputs of a node."""
-    if (domain, operator) in TYPED:
-        return [("typed", TYPED[domain, operator])] * count
-    if not domain and operator in _HOLDERS:
-        return [_HOLDERS[operator]] * count
+    if (typed := find_typed((domain, operator))) is not None:
+        return [("typed", typed)] * count
+    if (holds := find(domain, operator).holds) is not None:
+        return [(holds, 0)] * count
     signature = find_signature(domain, operator, version)
     return [None if signature is None else _rule(signature, port) for port in range(count)]
 
@@ -203,15 +180,15 @@ def _kind_of_text(text: str) -> Kind:
 _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items()}
 
 
-def stated(attribute: AttributeProto, operator: tuple[str, str]) -> Kind:
-    """Return the kind that an attribute in TYPED gives; None for anything but a type."""
-    kind = of_element(stated_element(attribute))
-    return (SEQUENCE, kind) if operator[1] == "SequenceEmpty" else kind
+def of_typed(element: int, operator: tuple[str, str]) -> Kind:
+    """Return the kind of an output whose operator has an attribute with this element type; None for 0."""
+    kind = of_element(element)
+    return (SEQUENCE, kind) if find(*operator).holds is Holds.EMPTY else kind
 
 
 def stated_element(attribute: AttributeProto) -> int:
-    """Return the element type that an attribute in TYPED gives, by its number or name, or by a tensor of it;
-    0 for anything else.
+    """Return the element type that an attribute of find_typed gives, by its number or name, or by a tensor of
+    it; 0 for anything else.
     """
     if attribute.type == AttributeProto.TENSOR:
         return attribute.t.data_type
@@ -244,11 +221,11 @@ def _apply(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
     if what == "kind":
         return which
     kind = kinds[which] if which < len(kinds) else None
-    if kind is None or what == "as":
+    if kind is None or what in ("as", Holds.SAME):
         return kind
-    if what in (SEQUENCE, OPTIONAL):
-        return (what, kind)
-    if what == "held" and not (isinstance(kind, tuple) and kind[0] == OPTIONAL):
+    if what in (Holds.SEQUENCE, Holds.OPTIONAL):
+        return (SEQUENCE if what is Holds.SEQUENCE else OPTIONAL, kind)
+    if what is Holds.CONTENT and not (isinstance(kind, tuple) and kind[0] == OPTIONAL):
         return kind
     return kind[1] if isinstance(kind, tuple) else None
 
@@ -256,7 +233,7 @@ def _apply(rule: Rule | None, kinds: Sequence[Kind]) -> Kind:
 # ---- CastLike
 
 
-CAST, CAST_LIKE = ("", "Cast"), ("", "CastLike")
+CAST, CAST_LIKE, BIT_CAST = ("", "Cast"), ("", "CastLike"), ("", "BitCast")
 
 
 def as_cast(proto: Any, likes: Sequence[Kind]) -> NodeProto | None:

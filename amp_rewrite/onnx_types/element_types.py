@@ -13,7 +13,8 @@ import onnx_ir as ir
 from amp_rewrite.errors import ModelError
 from amp_rewrite.numerics.half import HALF_TYPES
 from amp_rewrite.onnx_types import control_flow, schema
-from amp_rewrite.operators import declared_types
+from amp_rewrite.operators import catalogue, declared_types
+from amp_rewrite.operators.record import Holds
 
 Type = ir.TypeProtocol
 Types = dict[ir.Value, Type]
@@ -256,21 +257,29 @@ class _Inference:
             return None
         dtype = schema.declared(node, typed)
         if dtype is None and typed.like is not None:
-            dtype = self._of_variable(node, typed.like)
-        dtype = dtype or typed.default
+            dtype = self._of_input(node, typed.like)
+        dtype = dtype or (None if typed.default is None else ir.DataType(typed.default))
         return tensor(dtype) if dtype else None
 
-    def _of_variable(self, node: ir.Node, name: str) -> ir.DataType | None:
-        position = {"T1": 0, "T2": 1}[name]
+    def _of_input(self, node: ir.Node, position: int) -> ir.DataType | None:
         value = node.inputs[position] if len(node.inputs) > position else None
         value_type = self.types.get(value) if value is not None else None
         return value_type.dtype if value_type is not None else None
 
     def _of_container(self, node: ir.Node) -> Type | None:
         """Return the output type of an operator on sequences or optionals, from that of its first input."""
-        derive = _CONTAINER_OUTPUTS.get(node.op_type) if node.domain == "" else None
-        first = self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
-        return derive(node, first) if derive else None
+        holds, first = (
+            catalogue.find(node.domain, node.op_type).holds,
+            self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None,
+        )
+        if holds in (Holds.ELEMENT, Holds.CONTENT):
+            return first.elem_type if isinstance(first, (ir.SequenceType, ir.OptionalType)) else first
+        if holds is Holds.SEQUENCE:
+            return ir.SequenceType(first) if isinstance(first, ir.TensorType) else None
+        if holds is Holds.OPTIONAL and first is not None:
+            return ir.OptionalType(first)
+        declared = node.attributes.get("type") if holds is Holds.OPTIONAL else None
+        return ir.OptionalType(declared.value.type) if declared is not None else None
 
     def _bindings(self, bindings: tuple[control_flow.Binding, ...], node: ir.Node) -> None:
         for binding in bindings:
@@ -309,37 +318,7 @@ def _present(values: Sequence[ir.Value | None], ports: tuple[int, ...]) -> Itera
             yield value
 
 
-def _element(_node: ir.Node, first: Type | None) -> Type | None:
-    return first.elem_type if isinstance(first, (ir.SequenceType, ir.OptionalType)) else first
-
-
-def _sequence(_node: ir.Node, first: Type | None) -> Type | None:
-    return ir.SequenceType(first) if isinstance(first, ir.TensorType) else None
-
-
-def _optional(node: ir.Node, first: Type | None) -> Type | None:
-    if first is not None:
-        return ir.OptionalType(first)
-    declared = node.attributes.get("type")
-    return ir.OptionalType(declared.value.type) if declared is not None else None
-
-
-def _empty(node: ir.Node, _first: Type | None) -> Type | None:
-    dtype = node.attributes.get("dtype")
-    return ir.SequenceType(tensor(ir.DataType(dtype.as_int()) if dtype else ir.DataType.FLOAT))
-
-
-_CONTAINER_OUTPUTS: dict[str, Callable[[ir.Node, Type | None], Type | None]] = {
-    "SequenceAt": _element,
-    "ConcatFromSequence": _element,
-    "OptionalGetElement": _element,
-    "SequenceConstruct": _sequence,
-    "SplitToSequence": _sequence,
-    "SequenceEmpty": _empty,
-    "Optional": _optional,
-}
-
-CONTAINERS = frozenset((*_CONTAINER_OUTPUTS, "SequenceInsert"))
+CONTAINERS = catalogue.names(lambda each: each.holds)
 """The operators that wrap values in sequences and optionals, or unwrap them."""
 
 

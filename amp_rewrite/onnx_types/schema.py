@@ -13,47 +13,12 @@ from onnx.defs import OpSchema
 
 from amp_rewrite.numerics.half import BFLOAT16, Half
 from amp_rewrite.onnx_types import contrib_schemas
+from amp_rewrite.operators import catalogue
+from amp_rewrite.operators.record import Typed
 
 # Operators with an attribute for the output element type, such as `to` of Cast.
 
-_WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
-
-
-@dataclass(frozen=True, slots=True)
-class TypedBy:
-    """An attribute that determines the type variable `var`: by a data type's number, or that of a tensor.
-
-    Without it, the type is that of variable `like`, or else `default`. If `settable`, setting the attribute
-    changes only the type.
-    """
-
-    attribute: str
-    var: str
-    default: ir.DataType | None = ir.DataType.FLOAT
-    like: str | None = None
-    settable: bool = True
-
-
-_TABLE: dict[tuple[str, str], TypedBy] = {
-    ("", "Cast"): TypedBy("to", "T2", default=None),
-    ("", "ConstantOfShape"): TypedBy("value", "T2"),
-    ("", "EyeLike"): TypedBy("dtype", "T2", like="T1"),
-    ("", "Bernoulli"): TypedBy("dtype", "T2", like="T1"),
-    ("", "Multinomial"): TypedBy("dtype", "T2", default=ir.DataType.INT32),
-    ("", "RandomNormal"): TypedBy("dtype", "T"),
-    ("", "RandomUniform"): TypedBy("dtype", "T"),
-    ("", "RandomNormalLike"): TypedBy("dtype", "T2", like="T1"),
-    ("", "RandomUniformLike"): TypedBy("dtype", "T2", like="T1"),
-    ("", "MelWeightMatrix"): TypedBy("output_datatype", "T3"),
-    ("", "DequantizeLinear"): TypedBy("output_dtype", "T3", like="T2"),
-    ("", "SequenceEmpty"): TypedBy("dtype", "S"),
-    ("", "BitCast"): TypedBy("to", "T2", default=None, settable=False),
-    ("", "LayerNormalization"): TypedBy("stash_type", "U", settable=False),
-    ("", "SimplifiedLayerNormalization"): TypedBy("stash_type", "U", settable=False),
-} | {("", window): TypedBy("output_datatype", "T2") for window in _WINDOWS}
-
-
-OPERATORS = frozenset(operator for _, operator in _TABLE)
+OPERATORS = catalogue.names(lambda each: each.typed)
 """The operators that have such an attribute."""
 
 FIRST_TYPED_CAST = 6
@@ -68,12 +33,12 @@ def first_opset_with(half: Half) -> int:
     return _FIRST_BFLOAT16_CAST if half is BFLOAT16 else FIRST_TYPED_CAST
 
 
-def of(node: ir.Node) -> TypedBy | None:
+def of(node: ir.Node) -> Typed | None:
     """Return the attribute of this node that determines a type, and its type variable; None without one."""
-    return _TABLE.get((node.domain, node.op_type))
+    return catalogue.find(node.domain, node.op_type).typed
 
 
-def declared(node: ir.Node, typed: TypedBy) -> ir.DataType | None:
+def declared(node: ir.Node, typed: Typed) -> ir.DataType | None:
     """Return the type in the node's attribute; None if the attribute is absent or invalid."""
     attribute = node.attributes.get(typed.attribute)
     if attribute is None or attribute.is_ref():

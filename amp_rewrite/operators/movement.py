@@ -2,12 +2,26 @@
 
 from typing import Any
 
+from onnx import TensorProto
+
 from amp_rewrite.operators import scaling
-from amp_rewrite.operators.record import ALL, FIRST, MICROSOFT, Family, Move, Ports, Trait, family
+from amp_rewrite.operators.record import (
+    ALL,
+    FIRST,
+    MICROSOFT,
+    Family,
+    Holds,
+    Move,
+    Ports,
+    Trait,
+    Typed,
+    family,
+)
 from amp_rewrite.operators.scaling import OUT
 
 _FROM_FIRST = scaling.same(0, OUT)
 _LIKE, _RANKED, _FREE, _CONVERTS = Trait.LIKE_FIRST, Trait.RANKED, Trait.FREE, Trait.CONVERTS
+_TO, _AS_FIRST = Typed("to", "T2", None), Typed("dtype", "T2", like=0)
 
 
 def _moving(
@@ -38,35 +52,53 @@ OPERATORS: Family = {
     **_moving(Move.REARRANGES, "Tile", _RANKED | Trait.REPEATS),
     **_moving(Move.REARRANGES, "Expand", Trait.REPEATS),
     **_moving(Move.REARRANGES, "Dropout", _LIKE | _FREE | Trait.DRAWS, masks=()),
-    **_moving(Move.REARRANGES, "Cast", _LIKE | _CONVERTS, masks=(), scales=scaling.cast),
+    **_moving(
+        Move.REARRANGES,
+        "Cast",
+        _LIKE | _CONVERTS,
+        masks=(),
+        scales=scaling.cast,
+        typed=Typed("to", "T2", None),
+    ),
     **_moving(Move.SELECTS, "Compress Gather GatherElements GatherND"),
     **_moving(Move.SELECTS, "ReverseSequence Trilu", _LIKE),
     **_moving(Move.SELECTS, "Slice", _RANKED),
     **_moving(Move.SELECTS, "Split", _RANKED, scales=scaling.split),
     **_moving(Move.SELECTS, "Pad", _RANKED, masks=(0, 2), scales=scaling.pad),
-    **_moving(Move.SELECTS, "SequenceAt", _FREE, masks=(), scales=scaling.pinned),
+    **_moving(Move.SELECTS, "SequenceAt", _FREE, masks=(), scales=scaling.pinned, holds=Holds.ELEMENT),
     **_joining("Concat", ALL, _RANKED, masks=ALL, scales=scaling.together),
     **_joining("Where", (1, 2), Trait.ELEMENTWISE, masks=(1, 2), scales=scaling.same(1, 2, OUT), flops=1),
     **_joining("ScatterElements ScatterND", (0, 2), _LIKE, masks=(0, 2), scales=scaling.scatter),
-    **_joining("ConcatFromSequence", ALL),
-    **_joining("SequenceConstruct", ALL, _FREE),
-    **_joining("SequenceInsert", (0, 1), _FREE),
+    **_joining("ConcatFromSequence", ALL, holds=Holds.ELEMENT),
+    **_joining("SequenceConstruct", ALL, _FREE, holds=Holds.SEQUENCE),
+    **_joining("SequenceInsert", (0, 1), _FREE, holds=Holds.SAME),
     **family("If Loop Scan", move=Move.CONTROLS, carries=ALL, flops=0),
     # what moves nothing that is followed
     **family("CastLike", scales=scaling.cast_like, traits=_LIKE | _CONVERTS, flops=0),
-    **family("BitCast", traits=_LIKE | _CONVERTS, flops=0),
+    **family("BitCast", traits=_LIKE | _CONVERTS, typed=Typed("to", "T2", None, settable=False), flops=0),
     **family("Scatter", scales=scaling.scatter, traits=_LIKE, flops=0),
-    **family("SequenceEmpty SequenceErase SequenceLength", traits=_FREE, flops=0),
-    **family("Optional OptionalGetElement OptionalHasElement", traits=_FREE, flops=0),
-    **family("SequenceMap SplitToSequence CenterCropPad Crop DynamicSlice TensorScatter Unique", flops=0),
+    **family("SequenceEmpty", traits=_FREE, holds=Holds.EMPTY, typed=Typed("dtype", "S"), flops=0),
+    **family("SequenceErase", traits=_FREE, holds=Holds.SAME, flops=0),
+    **family("SplitToSequence", holds=Holds.SEQUENCE, flops=0),
+    **family("Optional", traits=_FREE, holds=Holds.OPTIONAL, flops=0),
+    **family("OptionalGetElement", traits=_FREE, holds=Holds.CONTENT, flops=0),
+    **family("OptionalHasElement SequenceLength", traits=_FREE, flops=0),
+    **family("SequenceMap CenterCropPad Crop DynamicSlice TensorScatter Unique", flops=0),
     **family("MaxUnpool", scales=_FROM_FIRST, traits=_RANKED, flops=0),
     **family("NonZero", scales=scaling.positive(scaling.free(0)), flops=0),
     **family("Shape Size", scales=scaling.free(0), traits=Trait.MEASURES | _FREE | _CONVERTS, flops=0),
     **family("Constant", traits=_FREE | _CONVERTS, flops=0),
-    **family("ConstantOfShape EyeLike MemcpyFromHost MemcpyToHost OneHot", flops=0),
+    **family("ConstantOfShape", typed=Typed("value", "T2"), flops=0),
+    **family("EyeLike", typed=_AS_FIRST, flops=0),
+    **family("MemcpyFromHost MemcpyToHost OneHot", flops=0),
     **family("Range", traits=Trait.ARITHMETIC, flops=0),
-    **family("Bernoulli Multinomial RandomNormal RandomNormalLike", traits=Trait.DRAWS),
-    **family("RandomUniform RandomUniformLike", traits=Trait.DRAWS),
+    **family("RandomNormal RandomUniform", traits=Trait.DRAWS, typed=Typed("dtype", "T")),
+    **family(
+        "Bernoulli RandomNormalLike RandomUniformLike", traits=Trait.DRAWS, typed=Typed("dtype", "T2", like=0)
+    ),
+    **family("Multinomial", traits=Trait.DRAWS, typed=Typed("dtype", "T2", int(TensorProto.INT32))),
+    **family("MelWeightMatrix", typed=Typed("output_datatype", "T3")),
+    **family("BlackmanWindow HammingWindow HannWindow", typed=Typed("output_datatype", "T2")),
     **family("BifurcationDetector ExpandDims GatherBlockQuantized GatherND Pad", MICROSOFT, flops=0),
     **family("QLinearConcat Range RemovePadding RestorePadding UnfoldTensor Unique", MICROSOFT, flops=0),
     **family("Trilu", MICROSOFT, traits=_LIKE, flops=0),

@@ -3,9 +3,10 @@
 from typing import Any
 
 from amp_rewrite.operators import scaling
-from amp_rewrite.operators.record import MICROSOFT, Family, Norm, Trait, family
+from amp_rewrite.operators.record import MICROSOFT, Family, Norm, Trait, Typed, family
 
 _LIKE = Trait.LIKE_FIRST
+_STASH = Typed("stash_type", "U", settable=False)
 _FLOPS: dict[str, Any] = {"flops": 7}
 
 
@@ -22,9 +23,10 @@ def _norm(
 
 
 OPERATORS: Family = {
-    **_norm("GroupNormalization InstanceNormalization LayerNormalization", bias=2),
+    **_norm("GroupNormalization InstanceNormalization", bias=2),
+    **_norm("LayerNormalization", bias=2, typed=_STASH),
     **_norm("RMSNormalization", weights=(1,), flops=4),
-    **_norm("SimplifiedLayerNormalization", weights=(1,), flops=4),
+    **_norm("SimplifiedLayerNormalization", weights=(1,), typed=_STASH, flops=4),
     **_norm("GroupNorm", MICROSOFT, fuses="GroupNormalization"),
     **_norm(
         "SkipLayerNormalization",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from amp_rewrite.operators import scaling
-from amp_rewrite.operators.record import MICROSOFT, Family, Trait, family
+from amp_rewrite.operators.record import MICROSOFT, Family, Trait, Typed, family
 from amp_rewrite.operators.scaling import OUT
 
 _OF_TWO = scaling.linear({OUT: 1, 0: -1, 1: -1}, 2)
@@ -50,7 +50,12 @@ OPERATORS: Family = {
     **family("GemmaRotaryEmbedding", MICROSOFT, traits=Trait.LIKE_FIRST, flops=3),
     # quantised arithmetic
     **family("QuantizeLinear", traits=_CONVERTS, scales=scaling.positive(scaling.same(0, 1))),
-    **family("DequantizeLinear", traits=_CONVERTS, scales=scaling.same(1, OUT)),
+    **family(
+        "DequantizeLinear",
+        traits=_CONVERTS,
+        scales=scaling.same(1, OUT),
+        typed=Typed("output_dtype", "T3", like=1),
+    ),
     **family("DynamicQuantizeLinear", traits=_CONVERTS, scales=scaling.positive(scaling.same(0, ~1))),
     **family("ConvInteger MatMulInteger", traits=Trait.CONVERTS, flops=None),
     **family("QLinearConv QLinearMatMul", flops=None),

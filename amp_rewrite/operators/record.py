@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from onnx import TensorProto
+
 from amp_rewrite.operators import scaling
 from amp_rewrite.operators.scaling import Scaling
 
@@ -88,6 +90,31 @@ class Norm(NamedTuple):
     weights: tuple[int, ...]
 
 
+class Typed(NamedTuple):
+    """An attribute that gives the type variable `var` a type, by a data type's number or a tensor of it.
+
+    Without it, the type is that of the input `like`, or else `default`. If `settable`, setting the attribute
+    changes only the type.
+    """
+
+    attribute: str
+    var: str
+    default: int | None = int(TensorProto.FLOAT)
+    like: int | None = None
+    settable: bool = True
+
+
+class Holds(enum.Enum):
+    """What the first output holds of the first input."""
+
+    SEQUENCE = "a sequence of it"
+    OPTIONAL = "an optional of it"
+    ELEMENT = "what it holds"
+    CONTENT = "what it holds, or itself if it is no optional"
+    SAME = "what holds the same"
+    EMPTY = "nothing: it is a sequence of what its attribute says"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """What is known of one operator.
@@ -97,7 +124,8 @@ class Operator:
     them (of an exponential, where it is at most 1). `needs` is the input whose relative error counts, however
     small its value. `coordinates` are inputs in pixels, which half cannot tell apart beyond 2048. `scores` is
     the input of a softmax, or the one added to its scores. `bias` is an input that is added to each channel,
-    `channel` the axis of the weights that the output shares. `fuses` is the ONNX operator that a fused one
+    `channel` the axis of the weights that the output shares. `typed` is the attribute that gives an output
+    its type, `holds` what a container has of the first input. `fuses` is the ONNX operator that a fused one
     contains. `flops` counts for each element of the first output, or of the first input where it `REDUCES`;
     None where a formula is needed.
     """
@@ -115,6 +143,8 @@ class Operator:
     bias: int | None = None
     channel: int | None = None
     fuses: str = ""
+    typed: Typed | None = None
+    holds: Holds | None = None
     flops: int | None = 1
 
 

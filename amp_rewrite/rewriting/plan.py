@@ -357,7 +357,8 @@ def _attributes(
         fit = ranges.fits.get(unit.defs[0], halves.PERFECT)
         saturates = fit.overflowing if unit.defs[0] in masks else 0
         is_declared = schema.declared(unit.node, typed) is not None
-        half_by_input = (unit.node, typed.like) in halved
+        like = "" if typed.like is None else f"T{typed.like + 1}"  # the type variable of that input
+        half_by_input = (unit.node, like) in halved
         if not painting.is_half(unit.index):
             if saturates or (half_by_input and not is_declared):
                 yield Retyped(unit.node, ir.DataType.FLOAT, saturates)
