@@ -268,10 +268,11 @@ class _Inference:
 
     def _of_container(self, node: ir.Node) -> Type | None:
         """Return the output type of an operator on sequences or optionals, from that of its first input."""
-        holds, first = (
-            catalogue.find(node.domain, node.op_type).holds,
-            self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None,
-        )
+        holds = catalogue.find(node.domain, node.op_type).holds
+        first = self.types.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
+        if holds is Holds.EMPTY:
+            dtype = node.attributes.get("dtype")
+            return ir.SequenceType(tensor(ir.DataType(dtype.as_int()) if dtype else ir.DataType.FLOAT))
         if holds in (Holds.ELEMENT, Holds.CONTENT):
             return first.elem_type if isinstance(first, (ir.SequenceType, ir.OptionalType)) else first
         if holds is Holds.SEQUENCE:
