@@ -14,6 +14,7 @@ import onnx
 from amp_rewrite import Analysis, Options, Result, emulate, rewrite
 from amp_rewrite.cli.decision_flags import options_of
 from amp_rewrite.errors import AmpRewriteError
+from tests import certificate_pairs
 from tests.case_files import SEPARATOR, Case
 from tests.onnx_text import RUNS, agree, graphs, lines, model, printed, run, stored, types, unchecked
 
@@ -68,6 +69,9 @@ _options = functools.cache(options_of)
 
 def problems(case: Case) -> tuple[list[str], list[str]]:
     """What is wrong with a case, a line each, and the claims that hold: its own, as far as they do."""
+    if case.result is not None:
+        today = _verdicts(case)
+        return _differences(case.claims, today), today
     made = outcome(case)
     if made.refusal:
         today = [f"refused {made.refusal}"]
@@ -77,6 +81,14 @@ def problems(case: Case) -> tuple[list[str], list[str]]:
         return ([], held) if held else (_differences(case.claims, today), today)
     today = _today(case.claims, made)
     return [*_differences(case.claims, today), *_always(case.claims, made)], today
+
+
+def _verdicts(case: Case) -> list[str]:
+    """What the certificate says of a pair; of powers of two, whether they are exact too."""
+    pair = certificate_pairs.model(case.model), certificate_pairs.model(case.result or "")
+    claimed, *others = case.claims or ("",)
+    today = [certificate_pairs.verdict(*pair, claimed, _options(case.flags).op_types)]
+    return [*today, certificate_pairs.exact(*pair)] if "exact" in others else today
 
 
 def _differences(claimed: Sequence[str], today: Sequence[str]) -> list[str]:
