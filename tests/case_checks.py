@@ -160,12 +160,13 @@ def _set(claimed: str, found: Sequence[str]) -> str:
 
 
 def _stores(made: Outcome, words: str) -> str:
-    """`stores NAME [TYPE] [NUMBERS]`: a stored tensor of the result, its type, and its numbers."""
+    """`stores NAME [TYPE[[SIZES]]] [NUMBERS]`: a stored tensor of the result, its type, and its numbers."""
     name, *said = _names(words)
     array = stored(made.rewritten.model).get(name)
     if array is None:
         return f"{name} not"
-    kind = [str(array.dtype)] if not said or said[0][0].isalpha() else []
+    sizes = f"[{','.join(map(str, array.shape))}]" if said and said[0].endswith("]") else ""
+    kind = [f"{array.dtype}{sizes}"] if not said or said[0][0].isalpha() else []
     claimed = said[len(kind) :]
     numbers = [_number(each) for each in array.reshape(-1)] if claimed else []
     same = len(numbers) == len(claimed) and all(map(_equal, claimed, numbers))
@@ -191,6 +192,14 @@ def _merged(made: Outcome, words: str) -> str:
     """`folds A into B, C into D`: all BatchNormalizations that were merged into weights, and whose."""
     found = [f"{each.node} into {each.into}" for each in _changes(made, "merged")]
     return words if sorted(words.split(", ")) == sorted(found) else ", ".join(found)
+
+
+def _licences(made: Outcome, words: str) -> str:
+    """`licences converted 1, folded 2`: what the certificate allowed besides Casts and rounding."""
+    certificate = made.rewritten.report.certificate
+    used = certificate.licences.items() if certificate is not None else ()
+    found = [f"{licence.value} {count}" for licence, count in used]
+    return words if sorted(words.split(", ")) == sorted(found) else ", ".join(found) or "none"
 
 
 def _computed(made: Outcome, words: str) -> str:
@@ -248,6 +257,7 @@ VERBS: Mapping[str, Callable[[Outcome, str], str]] = {
     "opset": _opset,
     "folds": _merged,
     "computes": _computed,
+    "licences": _licences,
     "operators": _operators,
     "becomes": _becomes,
     "unchanged": _unchanged,

@@ -46,6 +46,8 @@ WRONG = [
     (LAYERS, f"{GUARDED} | half m d y", "half m y"),
     (LAYERS, f"{GUARDED} | stores e 1", "stores e 9.99999996e-13"),
     (LAYERS, f"{GUARDED} | stores w float32", "stores w float16"),
+    (LAYERS, f"{GUARDED} | stores w float16[4]", "stores w float16[4,4]"),
+    (LAYERS, f"{GUARDED} | licences folded 1", "licences none"),
     (LAYERS, f"{GUARDED} | type m float", "type m float16"),
     (LAYERS, f"{GUARDED} | saturated 1", "saturated 0"),
     (LAYERS, f"{GUARDED} | flushed 1", "flushed 0"),
