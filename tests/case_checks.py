@@ -16,7 +16,7 @@ from amp_rewrite.cli.decision_flags import options_of
 from amp_rewrite.errors import AmpRewriteError
 from tests import certificate_pairs
 from tests.case_files import SEPARATOR, Case
-from tests.onnx_text import RUNS, agree, graphs, lines, model, printed, run, stored, types, unchecked
+from tests.onnx_text import RUNS, agree, graphs, lines, model, printed, run, sizes, stored, types, unchecked
 
 TO_WRITE = "?"
 """Stands where an update writes what is float32 or half."""
@@ -183,9 +183,10 @@ def _equal(said: str, found: str) -> bool:
 
 
 def _has_type(made: Outcome, words: str) -> str:
-    """`type NAME TYPE`: the element type that the result declares of a value."""
+    """`type NAME TYPE[[SIZES]]`: the type that the result declares of a value, with its sizes."""
     name = _names(words)[0]
-    return f"{name} {types(made.rewritten.model).get(name, 'not').lower()}"
+    kind = types(made.rewritten.model).get(name, "not").lower()
+    return f"{name} {kind}{sizes(made.rewritten.model).get(name, '') if words.endswith(']') else ''}"
 
 
 def _merged(made: Outcome, words: str) -> str:

@@ -109,6 +109,16 @@ def types(proto: onnx.ModelProto) -> dict[str, str]:
     return found
 
 
+def sizes(proto: onnx.ModelProto) -> dict[str, str]:
+    """The sizes that the model says of each value that nodes make, in all graphs, as `[n,4]`."""
+    return {
+        info.name: f"[{','.join(dim.dim_param or str(dim.dim_value or '?') for dim in kind.shape.dim)}]"
+        for graph in graphs(proto.graph)
+        for info in graph.value_info
+        if (kind := info.type.tensor_type).HasField("shape")
+    }
+
+
 def stored(proto: onnx.ModelProto) -> dict[str, NDArray[np.generic]]:
     """What is stored: initializers, and tensors of Constant and ConstantOfShape, by their names."""
     found: dict[str, NDArray[np.generic]] = {}

@@ -49,6 +49,7 @@ WRONG = [
     (LAYERS, f"{GUARDED} | stores w float16[4]", "stores w float16[4,4]"),
     (LAYERS, f"{GUARDED} | licences folded 1", "licences none"),
     (LAYERS, f"{GUARDED} | type m float", "type m float16"),
+    (LAYERS, f"{GUARDED} | type m float16[4]", "type m float16[4,4]"),
     (LAYERS, f"{GUARDED} | saturated 1", "saturated 0"),
     (LAYERS, f"{GUARDED} | flushed 1", "flushed 0"),
     (LAYERS, f"{GUARDED} | casts 3", "casts 4"),
