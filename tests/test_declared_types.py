@@ -46,6 +46,7 @@ def test_a_result_knows_its_types():
     source = text.unchecked(BODY)
     half = rewrite(source, Options(op_types={"own:Op": "half"})).model
     assert certify(source, half, op_types={"own:Op": "half"}).proved
+    assert not rewrite(source, Options(op_types={"own:Op": "half"}, metadata=False)).model.metadata_props
     assert "no types are declared" in certify(source, half).problem
     assert not certify(source, half, op_types={"own:Op": "float32"}).proved
     assert ports(rewrite(half, Options(half="bfloat16")).model) == HALF.replace("float16", "bfloat16")

@@ -187,6 +187,18 @@ def test_there_and_back_is_proved(tmp_path):
     assert not amp_rewrite.certify(onnx.load(source), changed).proved
 
 
+def test_a_cast_like_in_a_function_comes_back():
+    """As the Cast that it became, and proved."""
+    source = model(
+        """<ir_version: 9, opset_import: ["": 19, "my": 1]> g (float[4, 8] x) => (float[4, 8] y)
+        <float[8, 8] w> { h = MatMul (x, w) y = my.twice (h) }
+        <domain: "my", opset_import: ["": 19]> twice (a) => (o) {
+        two = Constant <value_int = 2> () t = CastLike (two, a) o = Mul (a, t) }"""
+    )
+    back = amp_rewrite.restore(amp_rewrite.rewrite(source).model).model
+    assert amp_rewrite.certify(source, back).proved
+
+
 def test_wrong_declarations_of_another_tool_are_corrected():
     """A model in which a float32 value is declared half does not load, and does when it is restored."""
     given = model(

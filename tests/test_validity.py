@@ -125,7 +125,21 @@ def test_every_opset(opset, ir, runtime):
     assert found.outcome is (Outcome.GOOD if opset >= 6 else Outcome.UNCHANGED) or "opset" in found.why, found
 
 
-NAMES = ["a b", "x.1::y", "名前", "\t", "'", '"', "\\", "{x}", "%1", "a\nb", "-", "x__float16", "a" * 500]
+NAMES = [
+    "a/b:0",
+    "x.1 ::y",
+    "名前",
+    "\t",
+    "'",
+    '"',
+    "\\",
+    "{x}",
+    "%1",
+    "a\nb",
+    "\x7f",
+    "x__float16",
+    "a" * 500,
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
