@@ -14,8 +14,9 @@ import onnx
 from amp_rewrite import Analysis, Options, Result, emulate, rewrite
 from amp_rewrite.cli.decision_flags import options_of
 from amp_rewrite.errors import AmpRewriteError
+from tests import certificate_pairs
 from tests.case_files import SEPARATOR, Case
-from tests.onnx_text import RUNS, agree, graphs, lines, model, printed, run, stored, types, unchecked
+from tests.onnx_text import RUNS, agree, graphs, lines, model, printed, run, sizes, stored, types, unchecked
 
 TO_WRITE = "?"
 """Stands where an update writes what is float32 or half."""
@@ -68,6 +69,9 @@ _options = functools.cache(options_of)
 
 def problems(case: Case) -> tuple[list[str], list[str]]:
     """What is wrong with a case, a line each, and the claims that hold: its own, as far as they do."""
+    if case.result is not None:
+        today = _verdicts(case)
+        return _differences(case.claims, today), today
     made = outcome(case)
     if made.refusal:
         today = [f"refused {made.refusal}"]
@@ -77,6 +81,14 @@ def problems(case: Case) -> tuple[list[str], list[str]]:
         return ([], held) if held else (_differences(case.claims, today), today)
     today = _today(case.claims, made)
     return [*_differences(case.claims, today), *_always(case.claims, made)], today
+
+
+def _verdicts(case: Case) -> list[str]:
+    """What the certificate says of a pair; of powers of two, whether they are exact too."""
+    pair = certificate_pairs.model(case.model), certificate_pairs.model(case.result or "")
+    claimed, *others = case.claims or ("",)
+    today = [certificate_pairs.verdict(*pair, claimed, _options(case.flags).op_types)]
+    return [*today, certificate_pairs.exact(*pair)] if "exact" in others else today
 
 
 def _differences(claimed: Sequence[str], today: Sequence[str]) -> list[str]:
@@ -148,12 +160,13 @@ def _set(claimed: str, found: Sequence[str]) -> str:
 
 
 def _stores(made: Outcome, words: str) -> str:
-    """`stores NAME [TYPE] [NUMBERS]`: a stored tensor of the result, its type, and its numbers."""
+    """`stores NAME [TYPE[[SIZES]]] [NUMBERS]`: a stored tensor of the result, its type, and its numbers."""
     name, *said = _names(words)
     array = stored(made.rewritten.model).get(name)
     if array is None:
         return f"{name} not"
-    kind = [str(array.dtype)] if not said or said[0][0].isalpha() else []
+    sizes = f"[{','.join(map(str, array.shape))}]" if said and said[0].endswith("]") else ""
+    kind = [f"{array.dtype}{sizes}"] if not said or said[0][0].isalpha() else []
     claimed = said[len(kind) :]
     numbers = [_number(each) for each in array.reshape(-1)] if claimed else []
     same = len(numbers) == len(claimed) and all(map(_equal, claimed, numbers))
@@ -170,15 +183,24 @@ def _equal(said: str, found: str) -> bool:
 
 
 def _has_type(made: Outcome, words: str) -> str:
-    """`type NAME TYPE`: the element type that the result declares of a value."""
+    """`type NAME TYPE[[SIZES]]`: the type that the result declares of a value, with its sizes."""
     name = _names(words)[0]
-    return f"{name} {types(made.rewritten.model).get(name, 'not').lower()}"
+    kind = types(made.rewritten.model).get(name, "not").lower()
+    return f"{name} {kind}{sizes(made.rewritten.model).get(name, '') if words.endswith(']') else ''}"
 
 
 def _merged(made: Outcome, words: str) -> str:
     """`folds A into B, C into D`: all BatchNormalizations that were merged into weights, and whose."""
     found = [f"{each.node} into {each.into}" for each in _changes(made, "merged")]
     return words if sorted(words.split(", ")) == sorted(found) else ", ".join(found)
+
+
+def _licences(made: Outcome, words: str) -> str:
+    """`licences converted 1, folded 2`: what the certificate allowed besides Casts and rounding."""
+    certificate = made.rewritten.report.certificate
+    used = certificate.licences.items() if certificate is not None else ()
+    found = [f"{licence.value} {count}" for licence, count in used]
+    return words if sorted(words.split(", ")) == sorted(found) else ", ".join(found) or "none"
 
 
 def _computed(made: Outcome, words: str) -> str:
@@ -236,6 +258,7 @@ VERBS: Mapping[str, Callable[[Outcome, str], str]] = {
     "opset": _opset,
     "folds": _merged,
     "computes": _computed,
+    "licences": _licences,
     "operators": _operators,
     "becomes": _becomes,
     "unchanged": _unchanged,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -23,6 +23,7 @@ HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 RUNS = importlib.util.find_spec("onnxruntime") is not None
 
 Weights = Mapping[str, NDArray[np.generic]]
+Draw = Callable[[onnx.TypeProto.Tensor], NDArray[np.generic]]
 
 
 def model(text: str, weights: Weights | None = None) -> onnx.ModelProto:
@@ -108,6 +109,16 @@ def types(proto: onnx.ModelProto) -> dict[str, str]:
     return found
 
 
+def sizes(proto: onnx.ModelProto) -> dict[str, str]:
+    """The sizes that the model says of each value that nodes make, in all graphs, as `[n,4]`."""
+    return {
+        info.name: f"[{','.join(dim.dim_param or str(dim.dim_value or '?') for dim in kind.shape.dim)}]"
+        for graph in graphs(proto.graph)
+        for info in graph.value_info
+        if (kind := info.type.tensor_type).HasField("shape")
+    }
+
+
 def stored(proto: onnx.ModelProto) -> dict[str, NDArray[np.generic]]:
     """What is stored: initializers, and tensors of Constant and ConstantOfShape, by their names."""
     found: dict[str, NDArray[np.generic]] = {}
@@ -136,8 +147,8 @@ def agree(before: onnx.ModelProto, after: onnx.ModelProto, close: float = 1e-2) 
         )
 
 
-def run(proto: onnx.ModelProto) -> dict[str, NDArray[np.generic]]:
-    """The outputs of a model in onnxruntime's CPU provider, for inputs between 0.1 and 0.9."""
+def run(proto: onnx.ModelProto, draw: Draw = numbers) -> dict[str, NDArray[np.generic]]:
+    """The outputs of a model in onnxruntime's CPU provider, for inputs between 0.1 and 0.9, or as drawn."""
     import onnxruntime  # noqa: PLC0415 - the tests of the rewrite run without it
 
     options = onnxruntime.SessionOptions()
@@ -146,5 +157,5 @@ def run(proto: onnx.ModelProto) -> dict[str, NDArray[np.generic]]:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
     kinds = {info.name: info.type.tensor_type for info in proto.graph.input}
     names = [output.name for output in session.get_outputs()]
-    feeds = {given.name: numbers(kinds[given.name]) for given in session.get_inputs()}
+    feeds = {given.name: draw(kinds[given.name]) for given in session.get_inputs()}
     return dict(zip(names, session.run(names, feeds), strict=True))

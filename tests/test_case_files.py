@@ -25,6 +25,9 @@ MERGED = """# A norm.
 g (float[1,4,3,3] x) => (float[1,4,3,3] y) <float[4,4,1,1] w, float[4] s, float two = {2}> {
   t = Mul (two, two) a = Mul (x, t) [conv] c = Conv (a, w) [bn] y = BatchNormalization (c, s, s, s, s) }
 """
+PAIR = """# Powers of two.
+g (float[2] x) => (float[2] y) <float[2] w = {3, 5}/4> { m = Mul (x, w) y = Div (m, m) }
+"""
 
 
 def case_of(tmp_path, paragraph, row):
@@ -43,7 +46,10 @@ WRONG = [
     (LAYERS, f"{GUARDED} | half m d y", "half m y"),
     (LAYERS, f"{GUARDED} | stores e 1", "stores e 9.99999996e-13"),
     (LAYERS, f"{GUARDED} | stores w float32", "stores w float16"),
+    (LAYERS, f"{GUARDED} | stores w float16[4]", "stores w float16[4,4]"),
+    (LAYERS, f"{GUARDED} | licences folded 1", "licences none"),
     (LAYERS, f"{GUARDED} | type m float", "type m float16"),
+    (LAYERS, f"{GUARDED} | type m float16[4]", "type m float16[4,4]"),
     (LAYERS, f"{GUARDED} | saturated 1", "saturated 0"),
     (LAYERS, f"{GUARDED} | flushed 1", "flushed 0"),
     (LAYERS, f"{GUARDED} | casts 3", "casts 4"),
@@ -58,6 +64,11 @@ WRONG = [
     (MERGED, "half y ; not proved: why", "it is proved"),
     (MERGED, "half y ; error 1e-9", "Not equal to tolerance rtol=1e-09"),
     (LAYERS, "d = Relu (m) | ", "half m d y"),
+    (PAIR, "| | proved: 3 nodes", "proved: rescaled 1"),
+    (PAIR, "| Div (m, m) -> Div (m, x) | proved", "not proved: the two are not the same"),
+    (PAIR, "| | not proved: why", "proved: rescaled 1"),
+    (PAIR, "| Div (m, m) -> Neg (m) | error: why", "not proved: the two are not the same"),
+    (PAIR, "Div (m, m) -> Add (m, x) | 5 -> 6 | proved: rescaled 1 ; exact", "not exact: other bits"),
 ]
 
 
@@ -136,7 +147,7 @@ def test_the_numbers_of_large_tensors_are_left_out():
     assert "<float[65] u>" in shown
 
 
-RUNNER = ("case_files.py", "case_checks.py", "onnx_text.py")
+RUNNER = ("case_files.py", "case_checks.py", "certificate_pairs.py", "onnx_text.py")
 
 
 def test_the_runner_knows_public_names_only():

@@ -5,27 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from amp_rewrite import Options, certify, rewrite
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.demo import network
 from amp_rewrite.errors import CertificateError, ModelError
 from amp_rewrite.rewriting import result_checks
-from tests.certificate_rows import changed, model
+from tests import text
 from tests.commands import failure, run
-
-MASK = "(float[2] x) => (float[2] y) <float[2] w = {1.1, 70000.0}> { a = Mul (x, w) y = Sub (a, x) }"
-
-
-def save(path, change=""):
-    """Save the model, or what was changed of it."""
-    onnx.save(changed(MASK, change), path)
-    return path
 
 
 def test_a_result_that_no_runtime_takes_is_warned_of(tmp_path):
@@ -41,18 +32,14 @@ def test_a_result_that_no_runtime_takes_is_warned_of(tmp_path):
     assert "warning  onnx's checker rejects the result: " in done.stdout
 
 
-WIDE = """(float[4,256] x) => (float[4,256] y) <float[256,256] w> { h = MatMul(x, w) y = Relu(h) }"""
+WIDE = "g (float[4,256] x) => (float[4,256] y) <float[256,256] w> { h = MatMul (x, w) y = Relu (h) }"
 
 
 @pytest.fixture
 def wide(tmp_path):
     """A model that becomes half."""
-    made = model(WIDE)
-    weights = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
-    made.graph.initializer.append(numpy_helper.from_array(weights, "w"))
-    path = tmp_path / "m.onnx"
-    onnx.save(made, path)
-    return path
+    onnx.save(text.model(WIDE), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
 
 
 def test_the_main_job_proves_its_result(wide, tmp_path):
@@ -142,7 +129,7 @@ def test_external_data_is_proved_where_it_lies(wide, tmp_path):
 @pytest.mark.parametrize(("words", "kind"), [("Sub (a, x)", CertificateError), ("Sub (a)", ModelError)])
 def test_what_is_not_proved_of_an_invalid_model_is_no_fault_of_ours(words, kind):
     """It is said what is wrong with the model; of a valid one, that it is to be reported."""
-    original = changed(MASK, f"Sub (a, x) -> {words}")
+    original = text.unchecked(f"g (float[2] x) => (float[2] y) {{ a = Neg (x) y = {words} }}")
     with pytest.raises(kind) as raised, result_checks.blaming(lambda: original):
         raise CertificateError("the result is not proved", remedy="please report this")
     assert ("report" in str(raised.value)) == (kind is CertificateError)

@@ -1,4 +1,4 @@
-"""Custom operators whose types are declared: decided, rewritten and proved as any other operator."""
+"""Declared types of custom operators in results, lists and commands; what they decide are cases."""
 
 import json
 
@@ -7,8 +7,7 @@ import pytest
 from onnx import TensorProto
 
 import amp_rewrite
-from amp_rewrite import Options, Pins, certify, load_lists, restore, rewrite
-from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite import Options, certify, load_lists, restore, rewrite
 from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.operators.declared_types import KEY
 from tests import text
@@ -39,97 +38,7 @@ def ports(model):
     return " ".join((*inputs, "->", *("Cast" if name in cast else "-" for name in own.output)))
 
 
-def moved(kind):
-    """The shipped lists with the operator on another one."""
-    return {"lists": load_lists("default").override(kind, "own:Op")}
-
-
 SINGLE, HALF = "float float int64 -> Cast - -", "- float16 int64 -> - - Cast"
-
-
-@pytest.mark.parametrize(
-    ("declared", "options", "expected"),
-    [
-        (None, {}, SINGLE),
-        ("float32", {}, SINGLE),
-        ("float16", {}, HALF),
-        ("half", {}, HALF),
-        ("float16, bfloat16", {"half": "bfloat16"}, HALF.replace("float16", "bfloat16")),
-        ("float16", {"half": "bfloat16"}, SINGLE),
-        ("float16,IN1:float32", {}, "- float int64 -> - - Cast"),
-        ("float16,IN0:float32", {}, "float float16 int64 -> - - Cast"),
-        ("float16,OUT0:float32,OUT1:int64", {}, "- float16 int64 -> Cast - Cast"),
-        ("float16", moved("infer"), HALF),
-        ("float16", moved("deny"), SINGLE),
-        ("float16", {"pins": Pins(keep_full="op")}, SINGLE),
-        ("float16", {"target": "tensorrt"}, HALF),
-        ("float16", {"metadata": False}, HALF),
-    ],
-)
-def test_ports_have_the_declared_types(declared, options, expected):
-    """Half without Casts where that is declared, else float32; proved under the declaration alone, which also
-    tells that `score` is a float.
-    """
-    source, op_types = text.unchecked(BODY), {} if declared is None else {"own:Op": declared}
-    result = rewrite(source, Options(op_types=op_types, **options))
-    assert ports(result.model) == expected
-    assert result.report.certificate.licences.get(Licence.DECLARED, 0) == bool(op_types)
-    assert [KEY in {each.key for each in result.model.metadata_props}] == [
-        bool(op_types) and "metadata" not in options
-    ]
-
-
-CAST_IN = ("MatMul (x, w)\n", "MatMul (x, w) h = Cast <to = 10> (a)\n")
-
-
-@pytest.mark.parametrize(
-    ("declared", "changes", "problem"),
-    [
-        ("float16,IN1:float32", [CAST_IN, ("(a, s", "(h, s")], ""),
-        ("float16", [CAST_IN, ("(a, s", "(h, t")], ""),
-        ("float32", [("(a, s", "(a, s")], ""),
-        (None, [CAST_IN, ("(a, s", "(h, t")], "float16 at input 0, and no types are declared"),
-        ("float16", [CAST_IN, ("(a, s", "(h, s")], "float16 at input 0, and other types are declared"),
-        ("bfloat16", [CAST_IN, ("(a, s", "(h, t")], "float16 at input 0, and other types are declared"),
-        ("float32", [CAST_IN, ("(a, s", "(h, t")], "float16 at input 0, and other types are declared"),
-        ("float16,IN0:float32", [CAST_IN, ("(a, s", "(h, t")], "float16 at input 0, and other types"),
-        ("float16,IN1:float32", [CAST_IN, ("(a, s", "(h, t")], "float16 at input 0, and other types"),
-    ],
-)
-@pytest.mark.parametrize("operator", ["own", ""])
-def test_a_result_of_other_types_is_not_proved(operator, declared, changes, problem):
-    """Unlike one of the declared types; undeclared operators in ONNX's domain are not looked at."""
-    original = BODY.replace("own.Op", "own.Op" if operator else "Op")
-    result = original.replace("[before]", "t = Cast <to = 10> (s) [before]")
-    for change in changes:
-        result = result.replace(*change)
-    op_types = {} if declared is None else {f"{operator}:Op".lstrip(":"): declared}
-    found = certify(text.unchecked(original), text.unchecked(result), op_types=op_types)
-    if operator or declared:
-        assert (found.proved, problem in found.problem) == (not problem, True)
-        assert found.licences.get(Licence.DECLARED, 0) == found.proved
-
-
-BEHIND = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
-g (float[2] x, int64 i, int64[1] n, float[2] z) => (float[2] y) { %s y = own.B (t) }"""
-
-
-@pytest.mark.parametrize(
-    "producer",
-    [
-        "t = own.A (x)",
-        "t = ConstantOfShape <value = float[1] {0.5}> (n)",
-        "q = SequenceConstruct (x, x) t = SequenceAt (q, i)",
-        "q = own.A (x) t = Relu (q)",
-    ],
-)
-def test_what_no_type_is_stated_for_keeps_it(producer):
-    """A Cast in front of a custom operator is not proved, whatever makes its operand; the model itself is."""
-    original = BEHIND % producer
-    result = original.replace("y = own.B (t)", "h = Cast <to = 10> (t) b = own.B (h) y = Cast <to = 1> (b)")
-    assert certify(text.unchecked(original), text.unchecked(original)).proved
-    refused = certify(text.unchecked(original), text.unchecked(result))
-    assert "it reads float16 at input 0, and no types are declared" in refused.problem
 
 
 def test_a_result_knows_its_types():
@@ -137,6 +46,7 @@ def test_a_result_knows_its_types():
     source = text.unchecked(BODY)
     half = rewrite(source, Options(op_types={"own:Op": "half"})).model
     assert certify(source, half, op_types={"own:Op": "half"}).proved
+    assert not rewrite(source, Options(op_types={"own:Op": "half"}, metadata=False)).model.metadata_props
     assert "no types are declared" in certify(source, half).problem
     assert not certify(source, half, op_types={"own:Op": "float32"}).proved
     assert ports(rewrite(half, Options(half="bfloat16")).model) == HALF.replace("float16", "bfloat16")
@@ -148,31 +58,6 @@ def test_a_result_knows_its_types():
     for declared.value in ("", "[]", '{"own:Op": 3}', '{"own:Op": "float17"}', '{"MatMul": "float32"}'):
         assert certify(half, half).proved
         assert rewrite(half, Options(half="bfloat16")).report.nodes.half
-
-
-@pytest.mark.parametrize(
-    ("declared", "inputs", "expected"),
-    [
-        ("float16", "(a, s, u)", "float float - -> Cast - -"),  # integers, perhaps
-        ("float16,IN0:float32", "(a)", "float -> Cast - -"),
-        ("float16,IN2:float32", "(a, , s)", "- - float -> - - Cast"),
-        ("float16", "(at)", "int64 -> Cast - -"),
-    ],
-)
-def test_a_node_that_no_input_makes_half_is_float32(declared, inputs, expected):
-    """So is one with an input of unknown type; omitted inputs have none."""
-    body = BODY.replace("[op]", "u = own.Other (x) [op]").replace("(a, s, at)", inputs)
-    body = body.replace("(b, w)", "(b, w) e = Identity (a)")
-    assert ports(rewrite(text.unchecked(body), Options(op_types={"own:Op": declared})).model) == expected
-
-
-@pytest.mark.parametrize("reader", ["Gather (c, kept)", "Where (m, c, c) m = Equal (kept, at)"])
-def test_integers_are_told_by_their_readers(reader):
-    """An output of unknown type is no float where a reader takes none, or has integers beside it."""
-    body = BODY.replace("Gather (c, kept)", reader)
-    result = rewrite(text.unchecked(body), Options(op_types={"own:Op": "float16"}))
-    assert ports(result.model) == HALF
-    assert result.report.certificate.proved
 
 
 def test_lists_declare_types(tmp_path):
@@ -207,12 +92,6 @@ def test_a_wrong_declaration_is_an_option_error(value):
     """It names the field."""
     with pytest.raises(OptionError, match=r"Options\.op_types"):
         Options(op_types=value)
-
-
-def test_a_function_is_no_custom_operator():
-    """Its nodes have types; nothing is declared for it."""
-    with pytest.raises(OptionError, match=r"local:twice=float16: the model has no such custom operator"):
-        rewrite(text.unchecked(text.FUNCTIONS), Options(op_types={"local:twice": "float16"}))
 
 
 CASE = ("--op-type", "autoware:SparseVoxelPlugin=float16", "--op-type", "autoware:BevPoolPlugin=half")

@@ -23,7 +23,6 @@ from amp_rewrite.running.inputs.feeds import Data
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 FLOAT, FLOAT16, BFLOAT16 = (int(getattr(onnx.TensorProto, name)) for name in ("FLOAT", "FLOAT16", "BFLOAT16"))
-BF16 = onnx.helper.tensor_dtype_to_np_dtype(BFLOAT16)
 OTHER = {"float16": "bfloat16", "bfloat16": "float16"}
 
 
@@ -59,38 +58,6 @@ def test_a_model_of_the_other_half_type_is_converted(half, io):
     assert amp_rewrite.verify(of_other, result.model, io=io).ok
 
 
-ZOO = {
-    "float16": "g (float16[4, 8] x) => (float16[4, 8] y) <float16[8, 8] w> { y = MatMul (x, w) }",
-    "bfloat16": "g (bfloat16[4, 8] x) => (bfloat16[4, 8] y) <bfloat16[8, 8] w> { y = MatMul (x, w) }",
-    "both": """g (float16[4, 8] x) => (bfloat16[4, 8] y) <float16[8, 8] w, bfloat16[8, 8] v> {
-        a = MatMul (x, w)  b = Cast <to = 16> (a)  y = MatMul (b, v) }""",
-    "float16 and float32": """g (float[4, 8] x) => (float[4, 8] y) <float16[8, 8] w, float[8, 8] v> {
-        a = MatMul (x, v)  b = Cast <to = 10> (a)  c = MatMul (b, w)  y = Cast <to = 1> (c) }""",
-    "bfloat16 and float32": """g (float[4, 8] x) => (float[4, 8] y) <bfloat16[8, 8] w, float[8, 8] v> {
-        a = MatMul (x, v)  b = Cast <to = 16> (a)  c = MatMul (b, w)  y = Cast <to = 1> (c) }""",
-}
-"""Models with every set of float types that has a half one."""
-
-
-@pytest.mark.parametrize("half", OTHER)
-@pytest.mark.parametrize("io", ["keep", "half"])
-@pytest.mark.parametrize("name", ZOO)
-def test_every_half_model_becomes_any_half_type(name, io, half):
-    """In one step: all stored values have the type that is asked for, and the proof counts those of another
-    half type as converted. What has that type already stays as it is.
-    """
-    original = text.unchecked(ZOO[name])
-    result = amp_rewrite.rewrite(original, Options(half=half, io=io))
-    others = [tensor.data_type for tensor in original.graph.initializer]
-    assert stored(result.model) == {{"float16": FLOAT16, "bfloat16": BFLOAT16}[half]}
-    assert result.report.changed or name == half
-    licences = result.report.certificate.licences if result.report.changed else {}
-    kind = {"float16": BFLOAT16, "bfloat16": FLOAT16}[half]
-    assert licences.get(Licence.CONVERTED, 0) == others.count(kind)
-    assert not result.report.changed or result.report.certificate.proved
-    onnx.checker.check_model(result.model, full_check=True)
-
-
 @pytest.mark.parametrize(("name", "products"), [("10_allbf16", 4), ("10_tirex", 25)])
 def test_a_bfloat16_model_becomes_float16(name, products, tmp_path):
     """As a whole, or in the products that are bfloat16 within a float32 model; onnxruntime runs the result,
@@ -113,24 +80,6 @@ def sampled(name):
     """A sample of the inputs of a case."""
     shape = {"10_allbf16": (4, 32), "10_tirex": (4, 5, 16)}[name]
     yield {"x": np.random.default_rng(0).standard_normal(shape, np.float32)}
-
-
-LEAVING = """<ir_version: 10, opset_import: ["" : 20]>
-g (bfloat16[4, 64] x) => (bfloat16[4, 64] y, bfloat16[4, 64] z) <bfloat16[64, 64] w, bfloat16[64] big> {
-  [product] a = MatMul (x, w)
-  [near] b = Relu (a)
-  [again] y = MatMul (b, w)
-  [far] z = Add (x, big)
-}"""
-
-
-def test_what_leaves_float16_stays_float32():
-    """A bfloat16 value beyond float16's range is treated as a float32 value is."""
-    model = text.unchecked(LEAVING, {"big": np.full(64, 1e30).astype(BF16)})
-    analysis = amp_rewrite.analyze(model)
-    halves = {decision.node for decision in analysis.decisions().all if decision.is_half}
-    assert {"product", "near", "again"} <= halves
-    assert "far" not in halves
 
 
 def test_a_large_model_is_converted_from_its_file(tmp_path):
@@ -212,8 +161,7 @@ def test_two_nodes_of_one_name_get_names_of_their_own(flags, tmp_path):
     assert told in done.stdout
     assert "PASS" in done.stdout
     sessions.open_session(tmp_path / "r.onnx")
-    given = amp_rewrite.rewrite(text.model(TWINS))
-    assert sum(node.name == "n" for node in given.model.graph.node) == 1
+    assert sum(node.name == "n" for node in onnx.load(tmp_path / "r.onnx").graph.node) == 1
 
 
 def test_that_the_original_does_not_load_is_said_first(tmp_path):
@@ -247,19 +195,3 @@ def test_an_allowed_operator_that_stays_float32_says_why(name, operator, why):
     told = run(case(name), "--dry-run", "--opset=keep", "--allow", operator).stdout
     assert f"none of which is half: {matched.why}" in told
     assert "it can only be float32 here" not in run("explain", case("71_qdq")).stdout
-
-
-QDQ = """<ir_version: 8, opset_import: ["" : 13]> g (float[4, 64] x) => (float[4, 64] y)
-    <float[64, 64] w, float s = {0.05}, uint8 z = {128}> {
-    a = MatMul (x, w)  q = QuantizeLinear (a, s, z)  d = DequantizeLinear (q, s, z)  y = MatMul (d, w) }"""
-
-
-@pytest.mark.parametrize("operator", ["DequantizeLinear", "QuantizeLinear"])
-def test_an_allowed_operator_raises_the_opset_that_it_needs(tmp_path, operator):
-    """To the first one in which its schema has half; nobody else's opset moves for it."""
-    path, out = tmp_path / "m.onnx", tmp_path / "r.onnx"
-    onnx.save(text.model(QDQ), path)
-    done = run(path, "-o", out, "--allow", operator, "-v")
-    assert (done.exit_code, "opset raised from 13 to 19" in done.output) == (0, True), done.output
-    assert "PASS" in done.output
-    assert "opset raised" not in run(path, "-o", out, "--deny", "Relu").output

@@ -28,12 +28,6 @@ def operators(model):
     return [node.op_type for node in model.graph.node]
 
 
-def loads(model):
-    """A result is valid in full, and gives what the original gives."""
-    onnx.checker.check_model(model, full_check=True)
-    return model
-
-
 LEFT_OUT = """<domain: "my", opset_import: ["" : 17]> f (a, b) => (c, d) { c = MatMul(a, b)  d = Relu(c) }"""
 
 
@@ -43,7 +37,8 @@ def test_outputs_that_a_call_does_not_even_mention():
     del proto.graph.node[0].output[1]
     result = rewrite(proto, Options(check=False))
     assert text.complaints(result) == ()
-    assert {"MatMul", "Relu"} < set(operators(loads(result.model)))
+    onnx.checker.check_model(result.model, full_check=True)
+    assert {"MatMul", "Relu"} < set(operators(result.model))
 
 
 def test_a_sparse_initializer_beside_functions():
@@ -71,15 +66,14 @@ def doubling(depth, operator="Relu"):
     return text.unchecked(GRAPH % f"m = MatMul (x, w) y = my.f{depth} (m)" + "".join(bodies))
 
 
-@pytest.mark.parametrize("depth", [20, 30])
 @pytest.mark.parametrize("job", [rewrite, analyze, emulate, measure_coverage])
-def test_functions_that_come_to_any_number_are_refused(job, depth):
+def test_functions_that_come_to_any_number_are_refused(job):
     """The count precedes inlining; the error names the largest function, the number and a remedy."""
     with pytest.raises(ModelError) as caught:
-        job(doubling(depth))
-    count = 2 ** (depth + 1)
+        job(doubling(30))
+    count = 2**31
     assert caught.value.problem == (
-        f"the model's functions come to {count + 1:,} nodes when they are inlined, my:f{depth} alone to "
+        f"the model's functions come to {count + 1:,} nodes when they are inlined, my:f30 alone to "
         f"{count:,}, and 1,000,000 are the limit"
     )
     assert "`Options.keep_functions`" in caught.value.remedy
@@ -120,13 +114,6 @@ def test_counted_as_they_are_inlined(monkeypatch):
     monkeypatch.setattr(element_types, "MOST_NODES", counted - 1)
     with pytest.raises(ModelError):
         element_types.refuse_too_many(ir.from_proto(text.model(graph + PRODUCT)), kept)
-
-
-def test_functions_that_call_themselves():
-    """Recursive functions stay, with a warning, and without an endless loop."""
-    proto = doubling(3, "my.f3")
-    result = rewrite(proto)
-    assert any("cannot be inlined" in warning for warning in result.report.warnings)
 
 
 def test_large_models_are_their_own_measure(monkeypatch):

@@ -103,12 +103,9 @@ def test_a_custom_operator_keeps_its_types():
         a = Add (x, w) b = my.domain.Odd (a) y = Mul (b, w) }"""
     )
     found = amp_rewrite.restore(source).model
-    (odd,) = (node for node in found.graph.node if node.op_type == "Odd")
-    made = {node.output[0]: node for node in found.graph.node}
-    assert made[odd.input[0]].op_type == "Cast"
-    assert made[odd.input[0]].attribute[0].i == TensorProto.FLOAT16
-    readers = [node for node in found.graph.node if odd.output[0] in node.input]
-    assert [(node.op_type, node.attribute[0].i) for node in readers] == [("Cast", TensorProto.FLOAT)]
+    inner = [node for node in found.graph.node if node.op_type == "Cast"][1:-1]
+    assert [node.op_type for node in found.graph.node] == "Cast Add Cast Odd Cast Mul Cast".split()
+    assert [node.attribute[0].i for node in inner] == [TensorProto.FLOAT16, TensorProto.FLOAT]
 
 
 def test_sequences_at_the_borders():
@@ -188,6 +185,18 @@ def test_there_and_back_is_proved(tmp_path):
     array.flat[3] = np.nextafter(array.flat[3], np.float32(9))
     weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
     assert not amp_rewrite.certify(onnx.load(source), changed).proved
+
+
+def test_a_cast_like_in_a_function_comes_back():
+    """As the Cast that it became, and proved."""
+    source = model(
+        """<ir_version: 9, opset_import: ["": 19, "my": 1]> g (float[4, 8] x) => (float[4, 8] y)
+        <float[8, 8] w> { h = MatMul (x, w) y = my.twice (h) }
+        <domain: "my", opset_import: ["": 19]> twice (a) => (o) {
+        two = Constant <value_int = 2> () t = CastLike (two, a) o = Mul (a, t) }"""
+    )
+    back = amp_rewrite.restore(amp_rewrite.rewrite(source).model).model
+    assert amp_rewrite.certify(source, back).proved
 
 
 def test_wrong_declarations_of_another_tool_are_corrected():

@@ -18,7 +18,7 @@ import pytest
 from onnx import helper
 
 from tests import text
-from tests.commands import failure, run
+from tests.commands import failure
 from tests.sampling import every
 
 ROOT = Path(__file__).parents[1]
@@ -94,43 +94,11 @@ def test_a_folder_that_may_not_be_written(model):
     assert "cannot be written" in failure(model, "-o", "/proc/out.onnx", *FLAGS)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "words"),
-    [
-        ("h = Add(x, y)  y = MatMul(h, w)", "has nodes with cyclic dependencies"),
-        ("y = MatMul(y, w)", "has nodes with cyclic dependencies"),
-        ("y = MatMul(nobody, w)", "uses 'nobody', which is not defined"),
-    ],
-)
-def test_impossible_dependencies(tmp_path, nodes, words):
-    """A cycle, and a value without a definition, are named."""
-    path = written(f"g (float[4,4] x, float[4,4] w) => (float[4,4] y) {{ {nodes} }}", tmp_path)
-    assert words in failure(path, *FLAGS)
-    assert list(content(tmp_path)) == ["model.onnx"]
-
-
 def written(graph, folder):
     """The path of a model, which need not be valid."""
     path = folder / "model.onnx"
     path.write_bytes(onnx.parser.parse_model(f"{text.HEADER} {graph}").SerializeToString())
     return path
-
-
-def test_nodes_out_of_order(tmp_path):
-    """A node before its producer is not an error, as in runtimes: the result is sorted, in bodies too."""
-    path = written(
-        """g (float[4,4] x, float[4,4] w, bool c) => (float[4,4] y) {
-            y = If (c) <
-                then_branch = t () => (float[4,4] p) { p = Relu(q)  q = MatMul(b, w) },
-                else_branch = e () => (float[4,4] r) { r = Identity(b) }
-            >
-            b = MatMul(x, w)
-        }""",
-        tmp_path,
-    )
-    done = run(path, *FLAGS)
-    assert (done.exit_code, done.output) == (0, "")
-    onnx.checker.check_model(onnx.load(tmp_path / "model_fp16.onnx"), full_check=True)
 
 
 DOORS = (("-o",), ("--dry-run", "--save-plan"), ("--dry-run", "--html"), ("coverage", "--json"))

@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
+from amp_rewrite.model import constants
 from amp_rewrite.pipeline import rewrite
 from amp_rewrite.rewriting import editing
 from tests.text import agree, model
@@ -22,3 +23,10 @@ def test_large_tensors_are_converted_when_they_are_written(above, monkeypatch):
     expected = numpy_helper.to_array(proto.graph.initializer[0]).astype(np.float16)
     np.testing.assert_array_equal(tensor.numpy(), expected, strict=True)
     agree(proto, ir.to_proto(result.model))
+
+
+def test_a_reference_is_no_constant():
+    """A Constant whose value is a parameter of its function has no known value."""
+    node = ir.node("Constant", [])
+    node.attributes["value"] = ir.RefAttr("value", "given", ir.AttributeType.TENSOR)
+    assert constants.constant(node) is None

@@ -108,22 +108,6 @@ def becomes(
     return result
 
 
-def stays(
-    before: str,
-    options: Options | None = None,
-    *,
-    weights: Weights | None = None,
-    runs: bool = True,
-) -> Result:
-    """Asserts that nothing changes: the result is the model that came in."""
-    proto = model(before, weights)
-    result = rewritten(proto, options)
-    assert result.model == proto
-    if runs:
-        agree(proto, result.model, 0.0)
-    return result
-
-
 def kept(text: str, options: Options | None = None, *, weights: Weights | None = None) -> dict[str, str]:
     """Why an analysis keeps nodes in float32: the reasons, by the name of the node's first output."""
     analysis = analyze(model(text, weights), options)

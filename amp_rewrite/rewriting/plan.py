@@ -260,7 +260,9 @@ class _Planner:
         saturates = fit.overflowing if fit is not None and value in self.masks else 0
         lifts = value in self._ranges.floors
         flushes = fit.flushed if fit is not None and not lifts else 0
-        exact, nan = fit is not None and fit.exact, fit is None or fit.nan
+        nan = fit is None or fit.nan
+        is_empty = 0 in dims(constant.tensor)  # says that an input is left out, which a Cast of it does not
+        serves_both = fit is not None and fit.exact and not is_empty
         if not any(map(self._is_needed, halves)):
             self._cast(value, self._half.dtype, halves)
             halves = []
@@ -273,7 +275,7 @@ class _Planner:
         elif not halves:
             if saturates:
                 self.tensors.append(TensorChange(constant, Storage.SATURATED, saturates=saturates))
-        elif any(map(self._is_needed, fulls)) and not exact:
+        elif any(map(self._is_needed, fulls)) and not serves_both:
             self.tensors.append(
                 TensorChange(constant, Storage.BOTH, tuple(halves), saturates, flushes, nan, lifts)
             )
