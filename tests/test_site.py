@@ -11,6 +11,7 @@ import amp_rewrite
 from amp_rewrite import demo, errors, half, options, testing, training
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
+from amp_rewrite.operators.catalogue import CATALOGUE
 from amp_rewrite.policy import operator_lists, targets
 from tools import generated_docs
 
@@ -77,6 +78,16 @@ def test_every_target_is_in_the_table():
     text = generated_docs.known_targets("")
     assert all(f"| `{name}` |" in text for name in targets.BY_NAME)
     assert "<!-- targets: -->" in PAGES["targets.md"]
+
+
+def test_every_operator_of_the_catalogue_is_in_the_table():
+    """With what is known of it, a cell for each fact."""
+    rows = generated_docs.known_operators("").splitlines()[2:]
+    assert len(rows) == len(CATALOGUE)
+    assert all(row.count(" | ") == 6 for row in rows)
+    relu = next(row for row in rows if row.startswith("| `Relu` |"))
+    assert relu == "| `Relu` | elementwise, like first |  | yes |  |  | 1 an element |"
+    assert "<!-- operators: -->" in PAGES["operators.md"]
 
 
 def test_every_table_is_on_the_page():

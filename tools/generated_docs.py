@@ -12,6 +12,9 @@ import click
 from amp_rewrite.cli import flag_builders
 from amp_rewrite.cli.commands import loaded, main
 from amp_rewrite.numerics.half import BY_NAME
+from amp_rewrite.operators import scaling
+from amp_rewrite.operators.catalogue import CATALOGUE
+from amp_rewrite.operators.record import Operator
 from amp_rewrite.policy import kernel_table, operator_lists, targets
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.targets import Target
@@ -105,6 +108,26 @@ def _target(target: Target) -> str:
     return f"| `{target.name}` | {len(table)} | {' | '.join(counts)} |"
 
 
+def known_operators(_: str) -> str:
+    """The operators of the catalogue, a row each, and what is known of them."""
+    rows = sorted(CATALOGUE.items(), key=lambda row: (row[0][0], row[0][1]))
+    lines = (f"| `{domain}:{name}` |" if domain else f"| `{name}` |" for (domain, name), _ in rows)
+    facts = (" | ".join(map(_cell, _facts(record))) for _, record in rows)
+    head = (
+        "| operator | what it does | moves | scales | limits | needs | FLOPs |\n|---|---|---|:-:|---|---|---|"
+    )
+    return "\n".join((head, *(f"{line} {fact} |" for line, fact in zip(lines, facts, strict=True))))
+
+
+def _facts(record: Operator) -> Iterator[str]:
+    yield ", ".join(trait.name.lower().replace("_", " ") for trait in record.traits if trait.name)
+    yield "" if record.move is None else record.move.value
+    yield "" if record.scales is scaling.pinned else "yes"
+    yield " ".join(f"{limit:g}" for limit in sorted(record.limits))
+    yield "" if record.needs is None else f"digits of input {record.needs}"
+    yield "formula, or unknown" if record.flops is None else f"{record.flops} an element"
+
+
 def measurement(name: str) -> str:
     """A table that a benchmark wrote, one level of headings below the page that has it."""
     return re.sub(r"^#", "##", (_MEASURED / f"{name}.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -114,6 +137,7 @@ MADE: dict[str, Callable[[str], str]] = {
     "help": command_help,
     "list": operator_list,
     "targets": known_targets,
+    "operators": known_operators,
     "measured": measurement,
 }
 """What a page asks for with `<!-- NAME: ARGUMENT -->` on a line of its own."""

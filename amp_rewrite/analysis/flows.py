@@ -40,7 +40,7 @@ _SQUARES = ("ReduceL2", "ReduceSumSquare")
 _SUMS = catalogue.having(Trait.AVERAGES).union(_SQUARES)
 _OF_INPUTS = (_CARRY | _PRODUCTS | _SUMS) - catalogue.CONTROL_FLOW
 _ANGLES = ("Cos", "Sin")
-_BOUNDED = catalogue.names(lambda each: each.limits) - {"Exp"} | {"Sign"}
+_BOUNDED = catalogue.BOUNDED | {"Sign"}
 _KEEP_FLOOR = catalogue.REARRANGES | catalogue.SELECTS | {"Min"}
 _POINT = 4
 """Contracted size of a product of a point in homogeneous coordinates; angles of a point have fewer terms."""

@@ -34,6 +34,7 @@ from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import weight_derived
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule, Ties, edges_of
+from amp_rewrite.operators.catalogue import BOUNDED
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
 from amp_rewrite.policy.options import Level
@@ -66,9 +67,6 @@ def paint(
     rules.settle_casts()
     return Painting(rules.finish(), tuple(entries))
 
-
-_BOUNDED = ("Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh")
-"""Operators with results in [-1, 1] for any operand, which are not suspect."""
 
 _Found = Mapping[int, int | None]
 """The units that a rule would paint, each with its cause."""
@@ -251,7 +249,7 @@ class _Rules:
 
 def _bounded(graph: UnitGraph, kinds: Sequence[Kind]) -> Iterator[int]:
     """Return the units of bounded operators that are not denied themselves."""
-    units = (unit for operator in _BOUNDED for unit in graph.by_operator.get(operator, ()))
+    units = (unit for operator in sorted(BOUNDED) for unit in graph.by_operator.get(operator, ()))
     return (u for u in units if kinds[u] is not Kind.DENY and not graph.units[u].node.domain)
 
 

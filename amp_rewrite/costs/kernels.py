@@ -14,7 +14,7 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types
-from amp_rewrite.operators.record import Trait
+from amp_rewrite.operators.record import Move, Trait
 
 LOOPED = 16
 """Runs of the body of a Loop or a Scan whose trip count is unknown: few models declare it."""
@@ -121,9 +121,10 @@ class _Measure:
 
     def kernel(self, node: ir.Node, units: Sequence[Unit], runs: int) -> Kernel:
         """Return the kernel of a node."""
-        operator = node.op_type
         output_elements = self._sizes.largest(node.outputs)
-        most = output_elements if operator in _READS_WHAT_IT_MAKES else _ALL
+        # these read no more of their data than they write
+        is_selected = record_of(node).move is Move.SELECTS or node.op_type == "EmbedLayerNormalization"
+        most = output_elements if is_selected else _ALL
         sums = [self._elements(unit, most) for unit in units]
         # the FLOPs of all other operators take less time than their bytes
         is_product = record_of(node).traits & Trait.MULTIPLIES
@@ -189,11 +190,6 @@ def _data(node: ir.Node, units: Sequence[Unit]) -> int | None:
     first = Use(node, 0)
     return next((at for at, unit in enumerate(units) if first in unit.uses), None)
 
-
-_READS_WHAT_IT_MAKES = frozenset(
-    "Gather GatherElements GatherND Slice Split EmbedLayerNormalization Compress".split()
-)
-"""Operators that read no more of their data than they write."""
 
 _ALL = 1 << 62
 _FLOAT32 = element_types.tensor(ir.DataType.FLOAT)

@@ -52,6 +52,8 @@ MOVERS = moving(*Move) - {"Cast", "Clip"}
 ARITHMETIC = having(Trait.ARITHMETIC)
 PRODUCTS = having(Trait.MULTIPLIES)
 RECURRENT = having(Trait.RECURRENT)
+BOUNDED = names(lambda each: each.limits) - {"Exp"}
+"""Operators with results in [-1, 1] for any operand."""
 KEEPING_ZERO = REARRANGES | {"Neg"}
 """Operators of ONNX whose output is zero if their first input is."""
 

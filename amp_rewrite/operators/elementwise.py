@@ -16,8 +16,8 @@ _SIGNED, _SHARE = frozenset((-1.0, 0.0, 1.0)), frozenset((0.0, 1.0))
 
 OPERATORS: Family = {
     **family("Acos Acosh Asin Asinh Atan Atanh Celu Cosh Elu Gelu HardSwish Mish Selu", traits=_UNARY),
-    **family("Shrink Sinh Softplus Softsign Swish Tan ThresholdedRelu", traits=_UNARY),
-    **family("Cos Erf Sin Tanh", traits=_UNARY, limits=_SIGNED),
+    **family("Shrink Sinh Softplus Swish Tan ThresholdedRelu", traits=_UNARY),
+    **family("Cos Erf Sin Softsign Tanh", traits=_UNARY, limits=_SIGNED),
     **family("Exp", traits=_UNARY, limits=_SHARE, scores=0),  # of a written-out softmax: a mask becomes 0
     **family("HardSigmoid Sigmoid", traits=_UNARY, limits=_SHARE),
     **family("Abs", traits=_NUMBER, scales=_PASSES),

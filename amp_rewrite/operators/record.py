@@ -71,6 +71,8 @@ class Trait(enum.Flag):
     """Its first output has the shape of its first input."""
     RANKED = enum.auto()
     """Its first output has as many axes as its first input."""
+    COUNTS = enum.auto()
+    """The size of its output depends on the elements of its inputs."""
     DRAWS = enum.auto()
     """Its outputs differ from run to run, or from kernel to kernel."""
     FREE = enum.auto()

@@ -51,7 +51,7 @@ OPERATORS: Family = {
     **family("GridSample", MICROSOFT, coordinates=(1,), flops=INTERPOLATED),
     **family("RoiAlign", coordinates=(1,), scales=_PASSES, flops=INTERPOLATED),
     **family("MaxRoiPool", coordinates=(1,), scales=_PASSES),
-    **family("NonMaxSuppression", coordinates=(0,), flops=None),
+    **family("NonMaxSuppression", traits=Trait.COUNTS, coordinates=(0,), flops=None),
     **family("CropAndResize", MICROSOFT, coordinates=(1,)),
     **family("Col2Im", scales=_LINEAR),
     **family("Hardmax", traits=Trait.LIKE_FIRST, scales=_FREE),

@@ -19,6 +19,8 @@ from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing import stored_values
 from amp_rewrite.process import worker, worker_process
@@ -278,7 +280,7 @@ class _Builder:
 
 # Values whose number of elements depends on data, and may be 0.
 
-COUNTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
+COUNTING = having(Trait.COUNTS)
 """Operators with an output size that depends on data."""
 
 
