@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 
@@ -20,6 +21,9 @@ from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.plan import FloatState, Plan, Rescaled, Storage
+from amp_rewrite.text import brief
+
+M = TypeVar("M", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,29 @@ class Report:
             "ok": self.ok,
         }
         return records.plain(self) | own
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Generic[M]):
+    """A rewritten model, of the same kind as the argument, and the report on it.
+
+    For a path, `model` is the path of the result, as a Path.
+
+    Examples:
+        >>> from amp_rewrite import rewrite
+        >>> from amp_rewrite.demo import network
+        >>> result = rewrite(network())
+        >>> type(result.model).__name__, result.report.nodes.half
+        ('ModelProto', 44)
+    """
+
+    model: M
+    report: Report
+
+    def __repr__(self) -> str:
+        """Return one line on the kind of `model` and the outcome."""
+        model = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
+        return brief(f"Result({model}: {self.report.in_short})")
 
 
 class Extent(enum.IntEnum):

@@ -1,0 +1,168 @@
+"""Who decides on a prepared model: `Fresh`, by facts and rules, or `Replay`, as a saved plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import onnx_ir as ir
+
+from amp_rewrite import arguments
+from amp_rewrite.analysis.facts import Facts, gather
+from amp_rewrite.analysis.observed import Held, Seen
+from amp_rewrite.analysis.outputs import Faint
+from amp_rewrite.analysis.units import UnitGraph
+from amp_rewrite.bounds import deciding
+from amp_rewrite.bounds.bounding import Proven
+from amp_rewrite.colouring import classification, pruning, rules
+from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.options import Options
+from amp_rewrite.preparing.preparing import Prepared
+from amp_rewrite.process.stopwatch import Progress, Stopwatch
+from amp_rewrite.rescaling import demands, search
+from amp_rewrite.rescaling.search import Choice
+from amp_rewrite.rewriting import argument_checks
+from amp_rewrite.rewriting.observations import Observed
+from amp_rewrite.rewriting.plan_files import SavedPlan
+
+Transform = Callable[[ir.Model], Held]
+"""A function that changes a loaded model before all other stages, and returns evidence for float32 values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the decisions on a model depend on: the model, the options, who decides, observations of runs,
+    faint outputs, and a change before all stages.
+    """
+
+    source: ModelSource
+    options: Options
+    decider: Decider
+    observed: Seen
+    faint: Faint
+    transform: Transform | None
+    timed: Stopwatch
+
+    @classmethod
+    def checked(
+        cls,
+        source: ModelSource,
+        options: Options | None,
+        replay: SavedPlan | None,
+        observed: Seen | None,
+        faint: Faint | None,
+        transform: Transform | None,
+        progress: Progress | None,
+    ) -> Given:
+        """Return the arguments of a caller; raise ModelError and OptionError for those of wrong types."""
+        argument_checks.check_types(source, options, replay, observed, faint)
+        arguments.function("transform", transform)
+        arguments.function("progress", progress)
+        decider = Fresh() if replay is None else Replay(replay)
+        options = decider.over(options or Options())
+        return cls(source, options, decider, observed or {}, faint or {}, transform, Stopwatch(progress))
+
+
+class Decider(Protocol):
+    """Settles the options and the form of a model, and chooses its colours."""
+
+    @property
+    def replay(self) -> SavedPlan | None:
+        """The plan that decides; None where none does."""
+
+    def over(self, options: Options) -> Options:
+        """Return the effective options."""
+        ...
+
+    def form(self, options: Options) -> Form:
+        """Return the form in which the model is decided."""
+        ...
+
+    def choose(self, prepared: Prepared, given: Given, pinned: Held) -> Choice:
+        """Choose the colours of a model, which may be rescaled for that in place; `pinned` are names of
+        values to stay float32, with evidence.
+        """
+        ...
+
+
+def _facts(
+    prepared: Prepared, given: Given, pinned: Held, observed: Seen, graph: UnitGraph | None = None
+) -> Facts:
+    """Return the facts, with what samples of the user free; `graph` as in `gather`."""
+    with given.timed.stage("analyse"):
+        found = gather(prepared, given.options, observed, given.faint, pinned, graph)
+        is_data = isinstance(given.observed, Observed) and not given.observed.is_synthetic
+        return deciding.freed_by_samples(found, observed, given.options) if is_data else found
+
+
+class Fresh:
+    """Decides by findings, bounds, lists and predicted times."""
+
+    replay = None
+
+    def over(self, options: Options) -> Options:
+        """Return the options as they are."""
+        return options
+
+    def form(self, options: Options) -> Form:
+        """Return the form that the options ask for."""
+        return options.form
+
+    def choose(self, prepared: Prepared, given: Given, pinned: Held) -> Choice:
+        """Choose the colours, for the model as it is or with values rescaled."""
+        choose = partial(self._choose, prepared, given, pinned)
+        choice = choose(given.observed)
+        if not (given.observed and given.options.rescales):
+            return choice
+        with given.timed.stage("rescale"):
+            return search.improve(prepared, choice, choose, given.options)
+
+    def _choose(
+        self, prepared: Prepared, given: Given, pinned: Held, observed: Seen, units: UnitGraph | None = None
+    ) -> Choice:
+        facts, options, timed = _facts(prepared, given, pinned, observed, units), given.options, given.timed
+        graph, proven = facts.graph, None
+        with timed.stage("bound"):  # bounds that no decision needs are computed on demand
+            if deciding.needs(facts, options):
+                proven = Proven(prepared.model, facts, options)
+                facts = deciding.decided(facts, proven, options)
+        with timed.stage("classify"):
+            entries = classification.classify(graph, facts.findings, options, facts.freed)
+        with timed.stage("colour"):
+            painting = rules.paint(graph, entries, follow=options.follows, level=options.level)
+        with timed.stage("predict"):
+            painting, paid = pruning.beside_pins(graph, facts.findings, facts.freed, painting, options)
+            priced = pruning.settle(graph, painting, options, paid, decided=False)
+        return Choice(observed, facts, proven, priced)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Decides as a saved plan says."""
+
+    replay: SavedPlan
+
+    def over(self, options: Options) -> Options:
+        """Return the options with all that the plan decides taken from it."""
+        return self.replay.over(options)
+
+    def form(self, options: Options) -> Form:  # noqa: ARG002 - the plan has its own
+        """Return the form in which the plan was made."""
+        return self.replay.form
+
+    def choose(self, prepared: Prepared, given: Given, pinned: Held) -> Choice:
+        """Return the colours of the plan, for the model rescaled as it says; PlanError for another model."""
+        plan, timed = self.replay, given.timed
+        if plan.rescaled is not None:
+            with timed.stage("rescale"):
+                before = gather(prepared, given.options, {}, {}, pinned)
+                demands.replay(prepared, before, plan.rescaled, plan.where)
+        facts = _facts(prepared, given, pinned, given.observed)
+        with timed.stage("colour"):
+            painting = plan.painting(facts.graph)
+        with timed.stage("predict"):
+            priced = pruning.settle(facts.graph, painting, given.options, decided=True)
+        return Choice(given.observed, facts, None, priced, plan.rescaled)
