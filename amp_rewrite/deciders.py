@@ -1,11 +1,13 @@
-"""Who decides on a prepared model: `Fresh`, by facts and rules, or `Replay`, as a saved plan says."""
+"""Who decides on a prepared model: `Fresh`, by facts and rules, or `Replay`, as a saved plan says.
+
+Both settle the options and the form of a model and choose its colours, for which it may be rescaled in place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import onnx_ir as ir
 
@@ -13,7 +15,6 @@ from amp_rewrite import arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Held, Seen
 from amp_rewrite.analysis.outputs import Faint
-from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds import deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, pruning, rules
@@ -40,7 +41,7 @@ class Given:
 
     source: ModelSource
     options: Options
-    decider: Decider
+    decider: Fresh | Replay
     observed: Seen
     faint: Faint
     transform: Transform | None
@@ -66,34 +67,10 @@ class Given:
         return cls(source, options, decider, observed or {}, faint or {}, transform, Stopwatch(progress))
 
 
-class Decider(Protocol):
-    """Settles the options and the form of a model, and chooses its colours."""
-
-    @property
-    def replay(self) -> SavedPlan | None:
-        """The plan that decides; None where none does."""
-
-    def over(self, options: Options) -> Options:
-        """Return the effective options."""
-        ...
-
-    def form(self, options: Options) -> Form:
-        """Return the form in which the model is decided."""
-        ...
-
-    def choose(self, prepared: Prepared, given: Given, pinned: Held) -> Choice:
-        """Choose the colours of a model, which may be rescaled for that in place; `pinned` are names of
-        values to stay float32, with evidence.
-        """
-        ...
-
-
-def _facts(
-    prepared: Prepared, given: Given, pinned: Held, observed: Seen, graph: UnitGraph | None = None
-) -> Facts:
-    """Return the facts, with what samples of the user free; `graph` as in `gather`."""
+def _facts(prepared: Prepared, given: Given, pinned: Held, observed: Seen) -> Facts:
+    """Return the facts, with what samples of the user free."""
     with given.timed.stage("analyse"):
-        found = gather(prepared, given.options, observed, given.faint, pinned, graph)
+        found = gather(prepared, given.options, observed, given.faint, pinned)
         is_data = isinstance(given.observed, Observed) and not given.observed.is_synthetic
         return deciding.freed_by_samples(found, observed, given.options) if is_data else found
 
@@ -120,10 +97,8 @@ class Fresh:
         with given.timed.stage("rescale"):
             return search.improve(prepared, choice, choose, given.options)
 
-    def _choose(
-        self, prepared: Prepared, given: Given, pinned: Held, observed: Seen, units: UnitGraph | None = None
-    ) -> Choice:
-        facts, options, timed = _facts(prepared, given, pinned, observed, units), given.options, given.timed
+    def _choose(self, prepared: Prepared, given: Given, pinned: Held, observed: Seen) -> Choice:
+        facts, options, timed = _facts(prepared, given, pinned, observed), given.options, given.timed
         graph, proven = facts.graph, None
         with timed.stage("bound"):  # bounds that no decision needs are computed on demand
             if deciding.needs(facts, options):

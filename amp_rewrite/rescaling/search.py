@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, rules
 from amp_rewrite.colouring.pruning import Priced
@@ -33,8 +32,8 @@ class Choice:
     rescaled: Rescaled | None = None
 
 
-Chooser = Callable[[Seen, UnitGraph | None], Choice]
-"""Chooses colours for a prepared model as it is, given observations, and its units where they are known."""
+Chooser = Callable[[Seen], Choice]
+"""Chooses colours for a prepared model as it is, given observations."""
 
 
 def improve(prepared: Prepared, choice: Choice, choose: Chooser, options: Options) -> Choice:
@@ -49,7 +48,7 @@ def improve(prepared: Prepared, choice: Choice, choose: Chooser, options: Option
         applied = demands.meet(prepared, choice.facts, demand.without(unscaled))
         if applied is None:
             return choice, None
-        again = choose(applied.observations(choice.observed), applied.units(choice.facts.graph))
+        again = choose(applied.observations(choice.observed))
         rescaled = replace(applied.rescaled, freed=_count_freed(choice, again))
         return replace(again, rescaled=rescaled), applied
 
