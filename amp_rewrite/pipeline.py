@@ -162,7 +162,7 @@ def rewrite(
         >>> from amp_rewrite.demo import network
         >>> result = rewrite(network(), Options(half="bfloat16"))
         >>> result.report.nodes, result.report.casts_added
-        (NodeCounts(half=33, mixed=0, full=17, other=1), 6)
+        (Counts(half=33, full=17, mixed=0, other=1), 6)
     """
     given = Given.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
     argument_checks.check_output(source, output, in_place=in_place)

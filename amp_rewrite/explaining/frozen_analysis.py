@@ -192,7 +192,7 @@ class Analysis:
             >>> from amp_rewrite import analyze
             >>> from amp_rewrite.demo import network
             >>> analyze(network()).report().nodes
-            NodeCounts(half=44, mixed=0, full=6, other=1)
+            Counts(half=44, full=6, mixed=0, other=1)
         """
         ranges = self.computed.ranges
         return self._report if ranges is None else replace(self._report, ranges=ranges.counts)
