@@ -203,9 +203,8 @@ def _carry_out(
         target = None  # a model that is half already needs no copy under another name
     if target is not None:
         output_paths.refuse_data(target, analysis.loaded.external)
-    if on_plan is not None and frozen_analysis.is_kept(
-        analysis, on_plan
-    ):  # which stays as it is: another one is edited
+    is_kept = on_plan is not None and frozen_analysis.show(analysis, on_plan)
+    if is_kept:  # by the caller, for whom it stays as it is: another one is edited
         analysis = replace(_decide(given), computed=analysis.computed)
     removed, warnings = _edit(analysis, timed) if analysis.plan else (0, ())
     report = analysis.report()

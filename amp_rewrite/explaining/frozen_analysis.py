@@ -330,7 +330,7 @@ class Analysis:
         return pruning.pruned(self.graph, painting, options, prices, {*paid, *unpruned}).painting
 
 
-def is_kept(analysis: Analysis, on_plan: Callable[[Analysis], None]) -> bool:
+def show(analysis: Analysis, on_plan: Callable[[Analysis], None]) -> bool:
     """Show an analysis to a caller, and return whether the caller keeps it."""
     shown = replace(analysis)
     kept = weakref.ref(shown)
