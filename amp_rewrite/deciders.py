@@ -1,4 +1,4 @@
-"""Who decides on a prepared model: `Fresh`, by facts and rules, or `Replay`, as a saved plan says.
+"""The deciders on a prepared model: `Fresh`, by facts and rules, or `Replay`, as a saved plan says.
 
 Both settle the options and the form of a model and choose its colours, for which it may be rescaled in place.
 """
@@ -23,8 +23,8 @@ from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rescaling import demands, search
-from amp_rewrite.rescaling.search import Choice
+from amp_rewrite.rescaling import demands, region_search
+from amp_rewrite.rescaling.region_search import Choice
 from amp_rewrite.rewriting import argument_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
@@ -34,7 +34,7 @@ Transform = Callable[[ir.Model], Held]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Request:
     """What the decisions on a model depend on: the model, the options, who decides, observations of runs,
     faint outputs, and a change before all stages.
     """
@@ -57,7 +57,7 @@ class Given:
         faint: Faint | None,
         transform: Transform | None,
         progress: Progress | None,
-    ) -> Given:
+    ) -> Request:
         """Return the arguments of a caller; raise ModelError and OptionError for those of wrong types."""
         argument_checks.check_types(source, options, replay, observed, faint)
         arguments.function("transform", transform)
@@ -67,12 +67,12 @@ class Given:
         return cls(source, options, decider, observed or {}, faint or {}, transform, Stopwatch(progress))
 
 
-def _facts(prepared: Prepared, given: Given, pinned: Held, observed: Seen) -> Facts:
+def _facts(prepared: Prepared, request: Request, pinned: Held, observed: Seen) -> Facts:
     """Return the facts, with what samples of the user free."""
-    with given.timed.stage("analyse"):
-        found = gather(prepared, given.options, observed, given.faint, pinned)
-        is_data = isinstance(given.observed, Observed) and not given.observed.is_synthetic
-        return deciding.freed_by_samples(found, observed, given.options) if is_data else found
+    with request.timed.stage("analyse"):
+        found = gather(prepared, request.options, observed, request.faint, pinned)
+        is_data = isinstance(request.observed, Observed) and not request.observed.is_synthetic
+        return deciding.freed_by_samples(found, observed, request.options) if is_data else found
 
 
 class Fresh:
@@ -88,17 +88,17 @@ class Fresh:
         """Return the form that the options ask for."""
         return options.form
 
-    def choose(self, prepared: Prepared, given: Given, pinned: Held) -> Choice:
+    def choose(self, prepared: Prepared, request: Request, pinned: Held) -> Choice:
         """Choose the colours, for the model as it is or with values rescaled."""
-        choose = partial(self._choose, prepared, given, pinned)
-        choice = choose(given.observed)
-        if not (given.observed and given.options.rescales):
+        choose = partial(self._choose, prepared, request, pinned)
+        choice = choose(request.observed)
+        if not (request.observed and request.options.rescales):
             return choice
-        with given.timed.stage("rescale"):
-            return search.improve(prepared, choice, choose, given.options)
+        with request.timed.stage("rescale"):
+            return region_search.improve(prepared, choice, choose, request.options)
 
-    def _choose(self, prepared: Prepared, given: Given, pinned: Held, observed: Seen) -> Choice:
-        facts, options, timed = _facts(prepared, given, pinned, observed), given.options, given.timed
+    def _choose(self, prepared: Prepared, request: Request, pinned: Held, observed: Seen) -> Choice:
+        facts, options, timed = _facts(prepared, request, pinned, observed), request.options, request.timed
         graph, proven = facts.graph, None
         with timed.stage("bound"):  # bounds that no decision needs are computed on demand
             if deciding.needs(facts, options):
@@ -128,16 +128,16 @@ class Replay:
         """Return the form in which the plan was made."""
         return self.replay.form
 
-    def choose(self, prepared: Prepared, given: Given, pinned: Held) -> Choice:
+    def choose(self, prepared: Prepared, request: Request, pinned: Held) -> Choice:
         """Return the colours of the plan, for the model rescaled as it says; PlanError for another model."""
-        plan, timed = self.replay, given.timed
+        plan, timed = self.replay, request.timed
         if plan.rescaled is not None:
             with timed.stage("rescale"):
-                before = gather(prepared, given.options, {}, {}, pinned)
+                before = gather(prepared, request.options, {}, {}, pinned)
                 demands.replay(prepared, before, plan.rescaled, plan.where)
-        facts = _facts(prepared, given, pinned, given.observed)
+        facts = _facts(prepared, request, pinned, request.observed)
         with timed.stage("colour"):
             painting = plan.painting(facts.graph)
         with timed.stage("predict"):
-            priced = pruning.settle(facts.graph, painting, given.options, decided=True)
-        return Choice(given.observed, facts, None, priced, plan.rescaled)
+            priced = pruning.settle(facts.graph, painting, request.options, decided=True)
+        return Choice(request.observed, facts, None, priced, plan.rescaled)

@@ -1,6 +1,6 @@
 """A rewrite, stage by stage: each is a call into the package that it is named for.
 
-load, widen, prepare    the model as it was given, then one in float32, in the form that is decided on
+load, widen, prepare    the model as it was request, then one in float32, in the form that is decided on
 choose                  its colours: analyse, bound, classify, colour, predict, and rescale (`deciders`)
 plan, freeze            what is to change, as data, and all that is known of it
 edit, annotate          the changes, as decided
@@ -23,7 +23,7 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint
-from amp_rewrite.deciders import Given, Transform
+from amp_rewrite.deciders import Request, Transform
 from amp_rewrite.errors import CertificateError
 from amp_rewrite.explaining import frozen_analysis
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -69,30 +69,30 @@ def analyze(
         >>> analyze(network()).report().nodes.full
         6
     """
-    given = Given.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
+    request = Request.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
-        return _decide(given)
+        return _decide(request)
 
 
-def _decide(given: Given) -> Analysis:
+def _decide(request: Request) -> Analysis:
     """Run all stages up to the first edit."""
-    timed, decider = given.timed, given.decider
+    timed, decider = request.timed, request.decider
     with timed.stage("load"):
-        loaded = loading.load(given.source)
-    argument_checks.refuse_other(given.observed, loaded.model)
+        loaded = loading.load(request.source)
+    argument_checks.refuse_other(request.observed, loaded.model)
     with timed.stage("widen"):
         before = history.settle(
-            given.source, loaded.model, given.options, is_training=given.transform is not None
+            request.source, loaded.model, request.options, is_training=request.transform is not None
         )
-    given, pinned = replace(given, options=before.options), before.evidence
-    if given.transform is not None:
+    request, pinned = replace(request, options=before.options), before.evidence
+    if request.transform is not None:
         with timed.stage("insert"):
-            pinned = {**pinned, **given.transform(loaded.model)}
+            pinned = {**pinned, **request.transform(loaded.model)}
     with timed.stage("prepare"):
-        prepared = preparing.prepare(loaded.model, decider.form(given.options), pinned)
-    choice = decider.choose(prepared, given, pinned)
+        prepared = preparing.prepare(loaded.model, decider.form(request.options), pinned)
+    choice = decider.choose(prepared, request, pinned)
     with timed.stage("plan"):
-        plan = planning.make(choice.facts, choice.priced, given.options, choice.rescaled)
+        plan = planning.make(choice.facts, choice.priced, request.options, choice.rescaled)
     with timed.stage("freeze"):
         return frozen_analysis.freeze(loaded, before, prepared, choice, plan, decider.replay)
 
@@ -164,29 +164,29 @@ def rewrite(
         >>> result.report.nodes, result.report.casts_added
         (Counts(half=33, full=17, mixed=0, other=1), 6)
     """
-    given = Given.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
+    request = Request.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
     argument_checks.check_output(source, output, in_place=in_place)
     arguments.function("on_plan", on_plan)
-    target = output_paths.choose(source, output, given.options, in_place=in_place, force=force)
+    target = output_paths.choose(source, output, request.options, in_place=in_place, force=force)
     is_default = output is None and not in_place
     carry_out = partial(_carry_out, target=target, is_default=is_default, on_plan=on_plan)
-    if given.options.check:
+    if request.options.check:
         worker.start()
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
-        analysis = _decide(given)
+        analysis = _decide(request)
         try:
-            return carry_out(given, analysis)
+            return carry_out(request, analysis)
         except CertificateError as error:
             if replay is not None or analysis.plan.rescaled is None:
                 raise
-            again = replace(given, options=replace(given.options, rescale=False))
+            again = replace(request, options=replace(request.options, rescale=False))
             result = carry_out(again, _decide(again))
             problem = f"nothing is stored times powers of two: {error.problem}"
             return replace(result, report=replace(result.report, warnings=(problem, *result.report.warnings)))
 
 
 def _carry_out(
-    given: Given,
+    request: Request,
     analysis: Analysis,
     *,
     target: Path | None,
@@ -196,8 +196,8 @@ def _carry_out(
     """Show the caller what is decided, do it, and write the result once it is proved and valid; the target of
     a path `is_default` if the caller named none.
     """
-    source, options, timed = given.source, analysis.options, given.timed
-    changed = analysis.report().changed or given.transform is not None
+    source, options, timed = request.source, analysis.options, request.timed
+    changed = analysis.report().changed or request.transform is not None
     obstacle = frozen_analysis.obstacle(analysis)
     if obstacle is not None and obstacle.already and is_default and not changed:
         target = None  # a model that is half already needs no copy under another name
@@ -205,10 +205,12 @@ def _carry_out(
         output_paths.refuse_data(target, analysis.loaded.external)
     is_kept = on_plan is not None and frozen_analysis.show(analysis, on_plan)
     if is_kept:  # by the caller, for whom it stays as it is: another one is edited
-        analysis = replace(_decide(given), computed=analysis.computed)
+        analysis = replace(_decide(request), computed=analysis.computed)
     removed, warnings = _edit(analysis, timed) if analysis.plan else (0, ())
     report = analysis.report()
-    proof = result_checks.Proof(source, options.op_types, timed, given.transform) if options.certify else None
+    proof = (
+        result_checks.Proof(source, options.op_types, timed, request.transform) if options.certify else None
+    )
     with writing.transaction(target) as staged:
         with timed.stage("write"):
             written = writing.write_result(

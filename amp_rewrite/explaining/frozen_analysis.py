@@ -31,7 +31,7 @@ from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.form_changes import FormChangeKind
 from amp_rewrite.preparing.preparing import Prepared
-from amp_rewrite.rescaling.search import Choice
+from amp_rewrite.rescaling.region_search import Choice
 from amp_rewrite.rewriting import decisions, plan_files, report
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.history import History
@@ -139,7 +139,7 @@ def why_slower(prediction: Prediction) -> str:
 
 @dataclass(slots=True)
 class Computed:
-    """What of an analysis is computed when it is needed; `proven` are the bounds behind the ranges."""
+    """The parts of an analysis that are computed on demand; `proven` are the bounds behind the ranges."""
 
     decisions: Decisions | None = None
     proven: Proven | None = None

@@ -1,4 +1,4 @@
-"""What a model was before: declared types, evidence of earlier runs, and values of the other half type."""
+"""The past of a model: declared types, evidence of earlier runs, and values of the other half type."""
 
 from __future__ import annotations
 

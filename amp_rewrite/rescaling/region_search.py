@@ -1,4 +1,4 @@
-"""The search for what to rescale: all values that call for it, or the regions of which that pays."""
+"""The search for the values to rescale: all values that call for it, or the regions of which that pays."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def improve(prepared: Prepared, choice: Choice, choose: Chooser, options: Option
         return whole
     applied.revert()
     is_tried = len(choice.facts.graph.units) <= regions.LARGEST
-    found, best = applied.rescaled.regions if is_tried else (), choice
+    parts, best = applied.rescaled.regions if is_tried else (), choice
 
     def pay(selected: Sequence[Causes]) -> bool:
         nonlocal best
-        candidate, trial = rescale(regions.causes_outside(selected, found))
+        candidate, trial = rescale(regions.causes_outside(selected, parts))
         if trial is None:
             return False
         trial.revert()
@@ -69,8 +69,8 @@ def improve(prepared: Prepared, choice: Choice, choose: Chooser, options: Option
             best = candidate
         return pays
 
-    selected = regions.select(found, pay)
-    return rescale(regions.causes_outside(selected, found))[0] if selected else choice
+    selected = regions.select(parts, pay)
+    return rescale(regions.causes_outside(selected, parts))[0] if selected else choice
 
 
 def _demand(choice: Choice, options: Options) -> Demand | None:
