@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amp_rewrite.explaining.frozen_analysis import Analysis
     from amp_rewrite.many import convert_all
     from amp_rewrite.onnx_ir_pass import AmpPass
-    from amp_rewrite.pipeline import Result, analyze, rewrite
+    from amp_rewrite.pipeline import analyze, rewrite
     from amp_rewrite.placement.placement import Placement
     from amp_rewrite.placement.placing import place as measure_placement
     from amp_rewrite.policy.operator_lists import OpLists
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from amp_rewrite.policy.options import Options, Pins
     from amp_rewrite.rewriting.observations import Observed
     from amp_rewrite.rewriting.plan_files import load as load_plan
+    from amp_rewrite.rewriting.report import Result
     from amp_rewrite.rewriting.restore import Restored, restore
     from amp_rewrite.running.emulation import emulate
     from amp_rewrite.running.observation import observe
@@ -92,7 +93,7 @@ _PLACES = {
     "Pins": "policy.options:Pins",
     "Placement": "placement.placement:Placement",
     "Restored": "rewriting.restore:Restored",
-    "Result": "pipeline:Result",
+    "Result": "rewriting.report:Result",
     "Tolerances": "running.tolerances:Tolerances",
     "Tuned": "tuning.tune:Tuned",
     "Verdict": "running.verdict:Verdict",

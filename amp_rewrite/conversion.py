@@ -29,13 +29,13 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import output_paths, writing
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import DECLARED, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, counting, tell
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.rewriting.report import Result
 from amp_rewrite.running import emulation, run_arguments, tolerances
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, of_source

@@ -1,104 +1,53 @@
-"""The pipeline of a rewrite: `_decide` runs the stages up to the first edit, `rewrite` the others.
+"""A rewrite, stage by stage: each is a call into the package that it is named for.
 
-    load, widen, prepare, analyse, bound, classify, colour, predict    decisions, without edits
-    rescale, and again from analyse to predict                         values that leave float16, and then fit
-    plan, freeze                                                       decisions, without edits
-    edit, annotate, write, check                                       edits, as decided
-
-Each stage is a call into the package that it is named for, and the condition for that call.
+load, widen, prepare    the model as it was request, then one in float32, in the form that is decided on
+choose                  its colours: analyse, bound, classify, colour, predict, and rescale (`deciders`)
+plan, freeze            what is to change, as data, and all that is known of it
+edit, annotate          the changes, as decided
+write, check            the result, proved and valid before it replaces anything
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import onnx
 import onnx_ir as ir
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.facts import Facts, gather
-from amp_rewrite.analysis.observed import Held, Seen
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import Faint
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.bounds import deciding
-from amp_rewrite.bounds.bounding import Proven
-from amp_rewrite.colouring import classification, pruning, rules
-from amp_rewrite.colouring.pruning import Priced
-from amp_rewrite.costs import flop_count
+from amp_rewrite.deciders import Request, Transform
 from amp_rewrite.errors import CertificateError
-from amp_rewrite.explaining import causes, sentences
-from amp_rewrite.explaining.frozen_analysis import Analysis, Decided, freeze
+from amp_rewrite.explaining import frozen_analysis
+from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import loading, output_paths, serialization, writing
-from amp_rewrite.onnx_types import element_types
+from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.operators import declared_types
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
-from amp_rewrite.preparing.form_changes import FormChangeKind
-from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
-from amp_rewrite.rescaling import demands
-from amp_rewrite.rescaling.application import Applied
-from amp_rewrite.rescaling.regions import LARGEST, Causes, causes_outside, select
-from amp_rewrite.rewriting import (
-    annotations,
-    argument_checks,
-    decisions,
-    editing,
-    plan_files,
-    report,
-    result_checks,
-    widened_model,
-)
+from amp_rewrite.rewriting import annotations, argument_checks, decisions, editing, history, result_checks
 from amp_rewrite.rewriting import plan as planning
-from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.rewriting.plan import Plan, Rescaled
-from amp_rewrite.rewriting.report import Extent, Obstacle, Report
-from amp_rewrite.text import brief
+from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.rewriting.report import Result
 
-M = TypeVar("M", covariant=True)
 Whole = TypeVar("Whole", onnx.ModelProto, ir.Model, bytes)
 """A model that is passed and returned in memory, as opposed to a path, to which the result is written."""
 
 
-Transform = Callable[[ir.Model], Held]
-"""A function that changes a loaded model before all other stages, and returns evidence for float32 values."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Result(Generic[M]):
-    """A rewritten model, of the same kind as the argument, and the report on it.
-
-    For a path, `model` is the path of the result, as a Path.
-
-    Examples:
-        >>> from amp_rewrite import rewrite
-        >>> from amp_rewrite.demo import network
-        >>> result = rewrite(network())
-        >>> type(result.model).__name__, result.report.nodes.half
-        ('ModelProto', 44)
-    """
-
-    model: M
-    report: Report
-
-    def __repr__(self) -> str:
-        """Return one line on the kind of `model` and the outcome."""
-        model = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
-        return brief(f"Result({model}: {self.report.in_short})")
-
-
 def analyze(
-    source: loading.ModelSource,
+    source: ModelSource,
     options: Options | None = None,
     *,
-    replay: plan_files.SavedPlan | None = None,
+    replay: SavedPlan | None = None,
     observed: Seen | None = None,
     imprecise_outputs: Faint | None = None,
     transform: Transform | None = None,
@@ -120,18 +69,32 @@ def analyze(
         >>> analyze(network()).report().nodes.full
         6
     """
-    argument_checks.check_types(source, options, replay, observed, imprecise_outputs)
-    arguments.function("progress", progress)
+    request = Request.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
-        return _decide(
-            source,
-            _resolve_options(options, replay),
-            replay,
-            observed or {},
-            imprecise_outputs or {},
-            transform,
-            Stopwatch(progress),
+        return _decide(request)
+
+
+def _decide(request: Request) -> Analysis:
+    """Run all stages up to the first edit."""
+    timed, decider = request.timed, request.decider
+    with timed.stage("load"):
+        loaded = loading.load(request.source)
+    argument_checks.refuse_other(request.observed, loaded.model)
+    with timed.stage("widen"):
+        before = history.settle(
+            request.source, loaded.model, request.options, is_training=request.transform is not None
         )
+    request, pinned = replace(request, options=before.options), before.evidence
+    if request.transform is not None:
+        with timed.stage("insert"):
+            pinned = {**pinned, **request.transform(loaded.model)}
+    with timed.stage("prepare"):
+        prepared = preparing.prepare(loaded.model, decider.form(request.options), pinned)
+    choice = decider.choose(prepared, request, pinned)
+    with timed.stage("plan"):
+        plan = planning.make(choice.facts, choice.priced, request.options, choice.rescaled)
+    with timed.stage("freeze"):
+        return frozen_analysis.freeze(loaded, before, prepared, choice, plan, decider.replay)
 
 
 class RewriteArguments(TypedDict, total=False):
@@ -140,7 +103,7 @@ class RewriteArguments(TypedDict, total=False):
     output: str | os.PathLike[str] | None
     in_place: bool
     force: bool
-    replay: plan_files.SavedPlan | None
+    replay: SavedPlan | None
     observed: Seen | None
     imprecise_outputs: Faint | None
     transform: Transform | None
@@ -167,13 +130,13 @@ def rewrite(
 
 
 def rewrite(
-    source: loading.ModelSource,
+    source: ModelSource,
     options: Options | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
     in_place: bool = False,
     force: bool = False,
-    replay: plan_files.SavedPlan | None = None,
+    replay: SavedPlan | None = None,
     observed: Seen | None = None,
     imprecise_outputs: Faint | None = None,
     transform: Transform | None = None,
@@ -199,298 +162,96 @@ def rewrite(
         >>> from amp_rewrite.demo import network
         >>> result = rewrite(network(), Options(half="bfloat16"))
         >>> result.report.nodes, result.report.casts_added
-        (NodeCounts(half=33, mixed=0, full=17, other=1), 6)
+        (Counts(half=33, full=17, mixed=0, other=1), 6)
     """
-    argument_checks.check_types(source, options, replay, observed, imprecise_outputs)
+    request = Request.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
     argument_checks.check_output(source, output, in_place=in_place)
-    arguments.function("transform", transform)
     arguments.function("on_plan", on_plan)
-    arguments.function("progress", progress)
-    options = _resolve_options(options, replay)
-    target = output_paths.choose(source, output, options, in_place=in_place, force=force)
-    timed = Stopwatch(progress)
-    if options.check:
+    target = output_paths.choose(source, output, request.options, in_place=in_place, force=force)
+    is_default = output is None and not in_place
+    carry_out = partial(_carry_out, target=target, is_default=is_default, on_plan=on_plan)
+    if request.options.check:
         worker.start()
     with startup.paused(), result_checks.blaming(lambda: serialization.checkable(source)):
-        analysis = _decide(source, options, replay, observed or {}, imprecise_outputs or {}, transform, timed)
-        kinds = {change.kind for change in analysis.report().form_changes}
-        changed = bool(analysis.plan) or transform is not None or analysis.loaded.mended
-        changed = changed or FormChangeKind.OPSET_SET in kinds
-        obstacle = _find_obstacle(analysis)
-        if obstacle is not None and obstacle.already and not changed and output is None and not in_place:
-            target = None  # a model that is half already needs no copy under another name
-        if target is not None and not in_place:
-            output_paths.refuse_data(target, analysis.loaded.external)
-        if on_plan is not None:
-            on_plan(analysis)
-            analysis.decisions()  # computed before the edit, for callers that keep the analysis
-        casts: tuple[ir.Node, ...] = ()
-        removed, warnings = 0, tuple[str, ...]()
-        if analysis.plan:
-            model, graph = analysis.loaded.model, analysis.graph
-            with timed.stage("edit"):
-                analysis.state.is_edited = True
-                casts = editing.apply(analysis.plan, model, graph.nodes, graph.types)
-                removed = preparing.bypass_casts(
-                    itertools.chain(*graph.nodes.values()), graph.types, analysis.options.half.dtype
-                )
-            with timed.stage("annotate"):
-                warnings = _annotate(analysis, casts)
-        proof = (
-            result_checks.Proof(source, analysis.options.op_types, timed, transform=transform)
-            if options.certify
-            else None
-        )
+        analysis = _decide(request)
         try:
-            with writing.transaction(target) as staged:
-                with timed.stage("write"):
-                    result = writing.write_result(
-                        source,
-                        analysis.loaded,
-                        target,
-                        changed=changed,
-                        external_data=options.external_data,
-                        proof=proof,
-                        count=count_of(progress),
-                    )
-                with timed.stage("check"):
-                    validity = _check(analysis, source, result) if changed else result_checks.Validity()
-                output_model = staged.commit(result.model)
+            return carry_out(request, analysis)
         except CertificateError as error:
-            if analysis.plan.rescaled is None or replay is not None:
+            if replay is not None or analysis.plan.rescaled is None:
                 raise
-            again = rewrite(
-                source,
-                replace(options, rescale=False),
-                output=output,
-                in_place=in_place,
-                force=force,
-                observed=observed,
-                imprecise_outputs=imprecise_outputs,
-                transform=transform,
-                on_plan=on_plan,
-                progress=progress,
-            )
+            again = replace(request, options=replace(request.options, rescale=False))
+            result = carry_out(again, _decide(again))
             problem = f"nothing is stored times powers of two: {error.problem}"
-            return replace(again, report=replace(again.report, warnings=(problem, *again.report.warnings)))
+            return replace(result, report=replace(result.report, warnings=(problem, *result.report.warnings)))
+
+
+def _carry_out(
+    request: Request,
+    analysis: Analysis,
+    *,
+    target: Path | None,
+    is_default: bool,
+    on_plan: Callable[[Analysis], None] | None,
+) -> Result[Any]:
+    """Show the caller what is decided, do it, and write the result once it is proved and valid; the target of
+    a path `is_default` if the caller named none.
+    """
+    source, options, timed = request.source, analysis.options, request.timed
+    changed = analysis.report().changed or request.transform is not None
+    obstacle = frozen_analysis.obstacle(analysis)
+    if obstacle is not None and obstacle.already and is_default and not changed:
+        target = None  # a model that is half already needs no copy under another name
+    if target is not None:
+        output_paths.refuse_data(target, analysis.loaded.external)
+    is_kept = on_plan is not None and frozen_analysis.show(analysis, on_plan)
+    if is_kept:  # by the caller, for whom it stays as it is: another one is edited
+        analysis = replace(_decide(request), computed=analysis.computed)
+    removed, warnings = _edit(analysis, timed) if analysis.plan else (0, ())
+    report = analysis.report()
+    proof = (
+        result_checks.Proof(source, options.op_types, timed, request.transform) if options.certify else None
+    )
+    with writing.transaction(target) as staged:
+        with timed.stage("write"):
+            written = writing.write_result(
+                source,
+                analysis.loaded,
+                target,
+                changed=changed,
+                external_data=options.external_data,
+                proof=proof,
+                count=count_of(timed.progress),
+            )
+        with timed.stage("check"):
+            edited = analysis.loaded.model, analysis.graph
+            check = partial(result_checks.check, source, written, *edited, analysis.io, options)
+            validity = check() if changed else result_checks.Validity()
+        model = staged.commit(written.model)
     report = replace(
-        analysis.report(),
+        report,
         changed=changed,
         obstacle=obstacle,
-        form_changes=analysis.report().form_changes if changed else (),
+        form_changes=report.form_changes if changed else (),
         casts_removed=removed,
-        warnings=(*analysis.warnings, *warnings, *result.warnings, *validity.warnings, *analysis.predicted),
+        warnings=(*analysis.warnings, *warnings, *written.warnings, *validity.warnings, *analysis.predicted),
         broken=validity.broken,
-        size_after=result.size,
+        size_after=written.size,
         certificate=proof.certificate if proof is not None else None,
         seconds=timed.seconds,
     )
-    return Result(output_model, report)
+    return Result(model, report)
 
 
-def _decide(
-    source: loading.ModelSource,
-    options: Options,
-    replay: plan_files.SavedPlan | None,
-    observed: Seen,
-    imprecise_outputs: Faint,
-    transform: Transform | None,
-    timed: Stopwatch,
-) -> Analysis:
-    """Run all stages up to the first edit."""
-    with timed.stage("load"):
-        loaded = loading.load(source)
-    model = loaded.model
-    if isinstance(observed, Observed):
-        observed.refuse_other(plan_files.fingerprint(model.graph))
-    options = replace(options, op_types=argument_checks.check_op_types(model, options))
-    annotations.declare_types(model, options.op_types)
-    pins = before = annotations.read_evidence_of_runs(model)
-    warnings = [] if transform is not None else annotations.purpose_warnings(model)
-    with timed.stage("widen"):
-        if widened_model.has_half(model):
-            warnings += widened_model.widen_others(source, model, options)
-    loaded = replace(loaded, warnings=(*loaded.warnings, *warnings))
-    if transform is not None:
-        with timed.stage("insert"):
-            pins = {**before, **transform(model)}
-    with timed.stage("prepare"):
-        prepared = preparing.prepare(model, (replay or options).form, pins)
-    is_data = isinstance(observed, Observed) and not observed.is_synthetic
-    choose = partial(_choose, prepared, options, replay, imprecise_outputs, pins, is_data, timed)
-    if replay is not None and replay.rescaled is not None:
-        with timed.stage("rescale"):
-            facts = gather(prepared, options, {}, {}, pins)
-            demands.replay(prepared, facts, replay.rescaled, replay.where)
-    choice = choose(observed)
-    if replay is None and observed and options.rescales:
-        choice = _rescale(prepared, choice, choose, options, timed)
-    facts, priced = choice.facts, choice.priced
-    with timed.stage("plan"):
-        plan = planning.make(facts, priced.painting, options)  # refuses names that have no effect
-        if priced.gated:
-            plan = Plan(options.half)  # inputs and outputs stay as they are too
-        plan = replace(plan, rescaled=replay.rescaled if replay is not None else choice.rescaled)
-    with timed.stage("freeze"):
-        decided = Decided(priced, plan, options, replay, choice.proven, choice.observed, before)
-        return freeze(loaded, prepared, facts, decided)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A priced painting, with the observations, facts and bounds behind it, and what was rescaled for it."""
-
-    observed: Seen
-    facts: Facts
-    proven: Proven | None
-    priced: Priced
-    rescaled: Rescaled | None = None
-
-
-def _choose(
-    prepared: Prepared,
-    options: Options,
-    replay: plan_files.SavedPlan | None,
-    imprecise_outputs: Faint,
-    pins: Held,
-    is_data: bool,
-    timed: Stopwatch,
-    observed: Seen,
-    graph: UnitGraph | None = None,
-) -> _Choice:
-    """Choose the colours of a prepared model; `graph` as in `gather`, `is_data` for samples of the user."""
-    with timed.stage("analyse"):
-        facts = gather(prepared, options, observed, imprecise_outputs, pins, graph)
-        facts = deciding.freed_by_samples(facts, observed, options) if is_data else facts
-    proven = None
-    if replay is None:
-        with timed.stage("bound"):  # bounds that no decision needs are computed on demand
-            if deciding.needs(facts, options):
-                proven = Proven(prepared.model, facts, options)
-                facts = deciding.decided(facts, proven, options)
-    graph = facts.graph
-    if replay is not None:
-        with timed.stage("colour"):
-            painting = replay.painting(graph)
-    else:
-        with timed.stage("classify"):
-            entries = classification.classify(graph, facts.findings, options, facts.freed)
-        with timed.stage("colour"):
-            painting = rules.paint(graph, entries, follow=options.follows, level=options.level)
-    with timed.stage("predict"):
-        unpruned: Collection[int] = ()
-        if replay is None:
-            painting, unpruned = pruning.beside_pins(graph, facts.findings, facts.freed, painting, options)
-        priced = pruning.settle(graph, painting, options, unpruned, decided=replay is not None)
-    return _Choice(observed, facts, proven, priced)
-
-
-def _rescale(
-    prepared: Prepared,
-    choice: _Choice,
-    choose: Callable[[Seen, UnitGraph | None], _Choice],
-    options: Options,
-    timed: Stopwatch,
-) -> _Choice:
-    """Return the choice for the model with values rescaled, in place, as far as that pays."""
-    facts, painting = choice.facts, choice.priced.painting
-    with timed.stage("rescale"):
-        findings = demands.without_range(facts.findings)
-        is_faint = any(each.is_faint(options.half) for each in choice.observed.values())
-        if len(findings) == len(facts.findings) and not is_faint:
-            return choice
-        entries = classification.classify(facts.graph, findings, options, facts.freed)
-        blind = rules.paint(facts.graph, entries, follow=options.follows, level=options.level)
-        demand = demands.find(facts, blind, painting, choice.observed).without(options.unscaled)
-
-    def rescale(unscaled: Collection[str] = ()) -> tuple[_Choice, Applied | None]:
-        with timed.stage("rescale"):
-            applied = demands.meet(prepared, facts, demand.without(unscaled))
-        if applied is None:
-            return choice, None
-        again = choose(applied.observations(choice.observed), applied.units(facts.graph))
-        rescaled = replace(applied.rescaled, freed=_count_freed(choice, again))
-        return replace(again, rescaled=rescaled), applied
-
-    again, applied = rescale()
-    if applied is None or _pays(again.priced, choice.priced, is_needed=applied.is_needed):
-        return again
-    applied.revert()
-    is_tried = len(facts.graph.units) <= LARGEST
-    regions, best = applied.rescaled.regions if is_tried else (), choice
-
-    def pay(selected: Sequence[Causes]) -> bool:
-        nonlocal best
-        candidate, trial = rescale(causes_outside(selected, regions))
-        if trial is None:
-            return False
-        trial.revert()
-        if pays := _pays(candidate.priced, best.priced, is_needed=False):
-            best = candidate
-        return pays
-
-    selected = select(regions, pay)
-    return rescale(causes_outside(selected, regions))[0] if selected else choice
-
-
-def _pays(after: Priced, before: Priced, *, is_needed: bool) -> bool:
-    """Return whether a rescaled model is predicted to be faster, or as fast where rescaling `is_needed`;
-    without a prediction, whether it has half units.
-    """
-    if after.gated or not any(after.painting.halves):
-        return False
-    if after.prediction is None:
-        return True
-    time = after.prediction.float32 if before.prediction is None else before.prediction.result
-    seconds = after.prediction.result.seconds
-    return seconds < time.seconds or (is_needed and seconds == time.seconds)
-
-
-def _count_freed(before: _Choice, after: _Choice) -> int:
-    """Return the number of nodes that are float32 in the one choice, and half in the other."""
-    was, now = (report.extents(each.facts.graph, each.priced.painting) for each in (before, after))
-    return sum(extent is Extent.ALL for node, extent in now.items() if was.get(node) is Extent.NONE)
-
-
-def _find_obstacle(analysis: Analysis) -> Obstacle | None:
-    """Return the reason why nothing becomes half, the cause of the most float32 arithmetic; None where
-    something does, or weights alone.
-    """
-    if any(analysis.painting.halves) or analysis.report().stored_half:
-        return None
-    model, options = analysis.loaded.model, analysis.options
-    flops = flop_count.count(model, analysis.graph.types).flops
-    arithmetic = (cause for cause in causes.find(analysis.decisions(), flops) if cause.operators != ("Cast",))
-    sentence = next(map(sentences.of_cause, arithmetic), None)
-    why = "" if sentence is None else f"{sentence.origin} ({sentence.weight}): {sentence.reason}"
-    return Obstacle(why, widened_model.has_half(model, (options.half.dtype,)))
-
-
-def _annotate(analysis: Analysis, casts: Sequence[ir.Node]) -> tuple[str, ...]:
-    """Write the decisions into the result, if requested; return the warnings."""
-    model = analysis.loaded.model
-    if not analysis.options.metadata:
+def _edit(analysis: Analysis, timed: Stopwatch) -> tuple[int, tuple[str, ...]]:
+    """Carry out the plan, and annotate the result; return the number of Casts removed, and warnings."""
+    model, graph, plan, options = analysis.loaded.model, analysis.graph, analysis.plan, analysis.options
+    with timed.stage("edit"):
+        casts = editing.apply(plan, model, graph.nodes, graph.types)
+        nodes = itertools.chain(*graph.nodes.values())
+        removed = preparing.bypass_casts(nodes, graph.types, options.half.dtype)
+    with timed.stage("annotate"):
+        if options.metadata:
+            decided = decisions.of(graph, analysis.painting, plan, casts)
+            return removed, annotations.update(model, decided, analysis.plan_options, plan.rescaled)
         annotations.remove(model, declared_types.KEY)
-        return ()
-    decided = decisions.of(analysis.graph, analysis.painting, analysis.plan, casts)
-    return annotations.update(model, decided, analysis.plan_options, analysis.plan.rescaled)
-
-
-def _check(
-    analysis: Analysis, source: loading.ModelSource, result: writing.WrittenResult
-) -> result_checks.Validity:
-    """Check a result with onnx's checker, and that its inputs and outputs kept their types."""
-    model, types, options = analysis.loaded.model, analysis.graph.types, analysis.options
-    keeps_io = options.io is IOTypes.KEEP
-    broken = result_checks.broken_io(analysis.io, result_checks.io_types(model, types)) if keeps_io else ()
-    if not options.check:
-        return result_checks.Validity(broken=broken)
-    nodes = element_types.node_count(model) if model.functions else analysis.report().nodes.total
-    validity = result_checks.validate(result.checkable, lambda: serialization.checkable(source), nodes)
-    return replace(validity, broken=(*broken, *validity.broken))
-
-
-def _resolve_options(options: Options | None, replay: plan_files.SavedPlan | None) -> Options:
-    """Return the effective options: the given ones, overridden by those of a saved plan."""
-    options_or_default = options or Options()
-    return replay.over(options_or_default) if replay else options_or_default
+        return removed, ()

@@ -120,13 +120,6 @@ def test_no_metadata_when_not_asked():
     assert KEY not in str(again.model)
 
 
-def test_what_does_not_change_has_none():
-    """A model that comes out as it came in carries nothing."""
-    proto = text.model("g (float[4] x) => (float[4] y) { y = Exp(x) }")
-    assert rewrite(proto).model == proto
-    assert carried(proto) is None
-
-
 def test_a_second_rewrite_keeps_what_it_has_no_say_in():
     """What the first rewrite made half has no float32 left: its reasons stay beside the new ones."""
     once = rewrite(text.model(MODEL)).model

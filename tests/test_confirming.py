@@ -9,7 +9,7 @@ from amp_rewrite.demo import feeds, network
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.cli import next_steps
-from amp_rewrite.rewriting.report import NodeCounts
+from amp_rewrite.rewriting.report import Counts
 from amp_rewrite.running.verdict import Output
 from amp_rewrite.tuning import tune as confirming
 from amp_rewrite.tuning.search import Point
@@ -37,7 +37,7 @@ def with_error(tuned, error):
 def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
     """The line of the search is that of the verdict."""
     failed = with_error(tuned, 1.1e-3)
-    report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(sensitive, NodeCounts(1, 0, 1, 0))
+    report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(sensitive, Counts(1, 1, 0, 0))
     (line,) = confirming.lines(failed, report)
     assert line.text.startswith("no plan was found")
     assert ("the nearest has an error of 1.1e-03" in line.text) == bool(sensitive)
@@ -48,7 +48,7 @@ def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
 def test_a_bound_by_another_name_is_named(tuned):
     """A relative L2 error is not given out as the error of the verdict, which may be much smaller."""
     failed = dataclasses.replace(with_error(tuned, 1.1e-3), bound="relative_l2")
-    report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(3, NodeCounts(1, 0, 1, 0))
+    report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(3, Counts(1, 1, 0, 0))
     (line,) = confirming.lines(failed, report)
     reached = failed.verdict.outputs[0].metrics.relative_l2
     assert line.text.startswith("no plan was found within relative_l2 1.0e-03; the nearest has relative_l2 ")

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import Options, Outcome, Tolerances, convert, observe, tune
+from amp_rewrite import Options, Tolerances, convert, observe, tune
 from amp_rewrite.demo import feeds, network
 from amp_rewrite.errors import FeedError, OptionError, OutputError, TimeLimitError
 from amp_rewrite.running.inputs.feeds import Data
@@ -150,8 +150,3 @@ def test_wrong_arguments_are_named(arguments, said):
     """One clear line, before any work."""
     with pytest.raises((OptionError, FeedError), match=said):
         convert(network(), **arguments)
-
-
-def test_an_outcome_is_public():
-    """`Outcome` can be named in a type of the user's."""
-    assert isinstance(convert(network(), verify=False), Outcome)

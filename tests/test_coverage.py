@@ -1,6 +1,7 @@
 """Coverage against counts by hand: of our results, of those of two other converters, of plain models."""
 
 import json
+from operator import attrgetter
 
 import onnx
 import pytest
@@ -54,36 +55,16 @@ ONNXRUNTIME = """g (float[2, 8] x) => (float[2, 4] y)
   [graph_output_cast_0_cast_to_fp16_node] graph_output_cast_0 = Cast <to = 10> (graph_output_cast_0_cast_to_fp16)
 }"""  # noqa: E501 - one node a line
 
-# As onnxconverter_common.float16 writes it with the same options: its output stays half.
-CONVERTER_COMMON = """g (float[2, 8] x) => (float16[2, 4] y)
-<float16[8] s, float16[8, 16] w1, float16[16] b1, float16[16, 4] w2> {
-  [x_cast_to_norm] x_cast_to_norm = Cast <to = 10> (x)
-  [norm] n = LayerNormalization <axis = -1> (x_cast_to_norm, s)
-  [first] h = MatMul (n, w1)
-  [bias] hb = Add (h, b1)
-  [act] a = Relu (hb)
-  [exp_input_cast0] exp_input_cast_0 = Cast <to = 1> (a)
-  [exp] exp_output_cast_0 = Exp (exp_input_cast_0)
-  [exp_output_cast0] e = Cast <to = 10> (exp_output_cast_0)
-  [second] z = MatMul (e, w2)
-  [soft_input_cast0] soft_input_cast_0 = Cast <to = 1> (z)
-  [soft] soft_output_cast_0 = Softmax (soft_input_cast_0)
-  [soft_output_cast0] y = Cast <to = 10> (soft_output_cast_0)
-}"""
 
-
-@pytest.mark.parametrize(
-    ("source", "casts", "elements"),
-    # x, a, e, z and y between; onnxruntime casts the result forth and back
-    [(ONNXRUNTIME, 6, 16 + 32 + 32 + 8 + 8 + 8), (CONVERTER_COMMON, 5, 16 + 32 + 32 + 8 + 8)],
-)
-def test_a_model_of_another_converter_is_counted_as_it_stands(source, casts, elements):
-    """Exp and Softmax are float32, the other five nodes half; each Cast moves six bytes a value."""
-    found = measure(text.unchecked(source))
+def test_a_model_of_another_converter_is_counted_as_it_stands():
+    """Exp and Softmax are float32, the other five nodes half; each Cast moves six bytes a value: x, a, e, z,
+    and the result forth and back.
+    """
+    found = measure(text.unchecked(ONNXRUNTIME))
     assert found.nodes == Counts(half=5, full=2)
     assert found.flops == Counts(half=NORM + FIRST + 2 * ACROSS + SECOND, full=ACROSS + SOFT)
     assert found.weights == Counts(half=2 * WEIGHTS)
-    assert (len(found.casts), found.cast_bytes) == (casts, 6 * elements)
+    assert (len(found.casts), found.cast_bytes) == (6, 6 * (16 + 32 + 32 + 8 + 8 + 8))
     assert found.nodes.share == 5 / 7
 
 
@@ -109,120 +90,81 @@ def test_our_own_result_is_counted_as_it_stands():
     assert found.cast_bytes == 6 * (16 + 32 + 32 + 8)
 
 
-def test_a_node_with_both_is_mixed():
-    """A BatchNormalization with half data and float32 statistics, as onnx allows."""
-    found = measure(
-        text.model(
-            """g (float16[1, 2, 4, 4] x) => (float16[1, 2, 4, 4] y)
-            <float[2] s, float[2] b, float[2] m, float[2] v> { y = BatchNormalization (x, s, b, m, v) }"""
-        )
-    )
-    assert (found.nodes, found.flops) == (Counts(mixed=1), Counts(mixed=2 * 32))
-
-
-def test_a_port_that_the_schema_nails_to_float32_counts_only_alone():
-    """Scales of a Resize do not make it mixed; a NonMaxSuppression has no other floats and is float32."""
-    resize = """g (float16[1, 1, 2, 2] x, float[4] s) => (float16[a, b, c, d] y) { y = Resize (x, , s) }"""
-    assert measure(text.model(resize)).nodes == Counts(half=1)
-    boxes = """g (float[1, 6, 4] b, float[1, 2, 6] s) => (int64[n, 3] y) { y = NonMaxSuppression (b, s) }"""
-    assert measure(text.model(boxes)).nodes == Counts(full=1)
-
-
-def test_what_holds_nothing_does_not_count():
-    """The empty regions of a Resize, as initializer or Constant, and omitted statistics do not count."""
-    resize = """g (float16[1, 1, 2, 2] x, int64[4] z) => (float16[a, b, c, d] y, float16[a, b, c, d] u) {
-      empty = Constant <value = float[0] {}> ()
-      y = Resize (x, empty, , z)
-      u = Resize (x, regions, , z)
-    }"""
-    proto = text.unchecked(resize)
-    proto.graph.initializer.append(onnx.helper.make_tensor("regions", onnx.TensorProto.FLOAT, [0], []))
-    assert measure(proto).nodes == Counts(half=2, other=1)
-    norm = """g (float16[2, 8] x, float16[8] s) => (float16[2, 8] y, float16[2, 8] z)
-    { y, , , z = com.microsoft.SkipSimplifiedLayerNormalization (x, x, s) }"""
-    assert measure(text.unchecked(norm)).nodes == Counts(half=1)
-
-
-def test_conversions_and_quantised_arithmetic_are_neither():
-    """QuantizeLinear, QLinearMatMul, DequantizeLinear: their FLOPs are `other`, outside the shares."""
-    found = measure(
-        text.model(
-            """g (float[3, 4] x, uint8[4, 5] w) => (float[3, 5] y) <float s = {0.5}, uint8 z = {0}> {
-              q = QuantizeLinear (x, s, z)
-              p = QLinearMatMul (q, s, z, w, s, z, s, z)
-              d = DequantizeLinear (p, s, z)
-              y = Relu (d)
-            }"""
-        )
-    )
-    assert found.nodes == Counts(full=1, other=3)
-    assert found.flops == Counts(full=15, other=12 + 2 * 3 * 4 * 5 + 15)
-
-
-def test_floats_of_eight_bits_are_storage():
-    """A product after a DequantizeLinear from float8 to half is half; the weight counts as quantised."""
-    found = measure(
-        text.unchecked(
-            """<ir_version: 10, opset_import: ["" : 21]>
-            g (float16[3, 4] x) => (float16[3, 5] y) <float8e4m3fn[4, 5] w, float16 s> {
-              d = DequantizeLinear (w, s)
-              y = MatMul (x, d)
-            }"""
-        )
-    )
-    assert found.nodes == Counts(half=1, other=1)
-    assert found.weights == Counts(half=2, other=20)
-
-
-def test_what_only_asks_for_a_shape_has_no_precision():
-    """Shape reads none of the floats of its input; a Constant computes nothing, and counts as a weight."""
-    found = measure(
-        text.model(
-            """g (float[3, 4] x) => (int64[2] s, float[3, 4] y) {
-              s = Shape (x)
-              two = Constant <value_float = 2.0> ()
-              y = Mul (x, two)
-            }"""
-        )
-    )
-    assert (found.nodes, found.weights) == (Counts(full=1, other=2), Counts(full=4))
-
-
-def test_a_weight_that_only_casts_to_half_read_is_half():
-    """It counts with its size in float32; a tensor with other consumers too is float32."""
-    source = """g (float16[3, 4] x) => (float16[3, 5] y) <float[4, 5] w> {
-      h = Cast <to = 10> (w)
-      y = MatMul (x, h)
-    }"""
-    assert measure(text.model(source)).weights == Counts(half=80)
-    both = source.replace("float16[3, 5] y)", "float16[3, 5] y, float[4, 5] r)").replace(
-        "}", "r = Relu (w) }"
-    )
-    assert measure(text.model(both)).weights == Counts(full=80)
-
-
 LOOP = """g (float[2, 4] x, float[4, 4] w) => (float[2, 4] y) <int64 n = {5}, bool go = {1}> {
   y = Loop (n, go, x) <body = b (int64 i, bool cin, float[2, 4] v) => (bool cout, float[2, 4] u) {
-    cout = Identity (cin)
-    h = Cast <to = 10> (v)
-    k = Cast <to = 10> (w)
-    p = MatMul (h, k)
-    u = Cast <to = 1> (p)
-  }>
-}"""
+    cout = Identity (cin) h = Cast <to = 10> (v) k = Cast <to = 10> (w)
+    p = MatMul (h, k) u = Cast <to = 1> (p) }> }"""
+COUNTED = {
+    "a node with half data and float32 statistics is mixed": (
+        """g (float16[1, 2, 4, 4] x) => (float16[1, 2, 4, 4] y)
+        <float[2] s, float[2] b, float[2] m, float[2] v> { y = BatchNormalization (x, s, b, m, v) }""",
+        {"nodes": Counts(mixed=1), "flops": Counts(mixed=2 * 32)},
+    ),
+    "a port that the schema nails to float32 does not count beside others": (
+        "g (float16[1, 1, 2, 2] x, float[4] s) => (float16[a, b, c, d] y) { y = Resize (x, , s) }",
+        {"nodes": Counts(half=1)},
+    ),
+    "alone it does": (
+        "g (float[1, 6, 4] b, float[1, 2, 6] s) => (int64[n, 3] y) { y = NonMaxSuppression (b, s) }",
+        {"nodes": Counts(full=1)},
+    ),
+    "what is empty does not count": (
+        """g (float16[1, 1, 2, 2] x, int64[4] z) => (float16[a, b, c, d] y, float16[a, b, c, d] u)
+        <float[0] regions = {}> {
+          empty = Constant <value = float[0] {}> ()
+          y = Resize (x, empty, , z) u = Resize (x, regions, , z) }""",
+        {"nodes": Counts(half=2, other=1)},
+    ),
+    "nor do omitted outputs": (
+        """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float16[2, 8] x, float16[8] s) => (float16[2, 8] y, float16[2, 8] z) {
+          y, , , z = com.microsoft.SkipSimplifiedLayerNormalization (x, x, s) }""",
+        {"nodes": Counts(half=1)},
+    ),
+    "conversions and quantised arithmetic are outside the shares": (
+        """g (float[3, 4] x, uint8[4, 5] w) => (float[3, 5] y) <float s = {0.5}, uint8 z = {0}> {
+          q = QuantizeLinear (x, s, z) p = QLinearMatMul (q, s, z, w, s, z, s, z)
+          d = DequantizeLinear (p, s, z) y = Relu (d) }""",
+        {"nodes": Counts(full=1, other=3), "flops": Counts(full=15, other=12 + 2 * 3 * 4 * 5 + 15)},
+    ),
+    "floats of eight bits are storage": (
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float16[3, 4] x) => (float16[3, 5] y) <float8e4m3fn[4, 5] w, float16 s> {
+          d = DequantizeLinear (w, s) y = MatMul (x, d) }""",
+        {"nodes": Counts(half=1, other=1), "weights": Counts(half=2, other=20)},
+    ),
+    "Shape reads no floats, and a Constant is a weight": (
+        """g (float[3, 4] x) => (int64[2] s, float[3, 4] y) {
+          s = Shape (x) two = Constant <value_float = 2.0> () y = Mul (x, two) }""",
+        {"nodes": Counts(full=1, other=2), "weights": Counts(full=4)},
+    ),
+    "a weight that only Casts to half read is half": (
+        """g (float16[3, 4] x) => (float16[3, 5] y) <float[4, 5] w> {
+          h = Cast <to = 10> (w) y = MatMul (x, h) }""",
+        {"weights": Counts(half=80)},
+    ),
+    "with another reader it is float32": (
+        """g (float16[3, 4] x) => (float16[3, 5] y, float[4, 5] r) <float[4, 5] w> {
+          h = Cast <to = 10> (w) y = MatMul (x, h) r = Relu (w) }""",
+        {"weights": Counts(full=80)},
+    ),
+    "a body counts once, its FLOPs and Casts as often as it runs": (
+        LOOP,
+        {"nodes.half": 1, "flops.half": 5 * 64, "cast_bytes": 5 * 6 * 32},
+    ),
+    "a call counts as the body of its function": (FUNCTIONS, {"nodes": Counts(full=2)}),
+    "integers have no share": (
+        "g (int64[2] x) => (int64[2] y) { y = Add (x, x) }",
+        {"nodes": Counts(other=1), "nodes.share": None},
+    ),
+}
 
 
-def test_bodies_count_as_often_as_they_run():
-    """Nodes count once; FLOPs and the bytes of Casts count five times."""
-    found = measure(text.model(LOOP))
-    assert (found.nodes.half, found.flops.half) == (1, 5 * 2 * 2 * 4 * 4)
-    assert found.cast_bytes == 5 * 6 * (8 + 16 + 8)
-
-
-def test_a_function_counts_as_its_body():
-    """A call counts as the body of its function."""
-    found = measure(text.unchecked(FUNCTIONS))
-    assert {row.operator: row.nodes.full for row in found.rows} == {"MatMul": 1, "Add": 1}
+@pytest.mark.parametrize(("source", "expected"), COUNTED.values(), ids=COUNTED)
+def test_what_counts(source, expected):
+    """Nodes, FLOPs and bytes of weights by precision, as counted by hand."""
+    found = measure(text.unchecked(source))
+    assert {what: attrgetter(what)(found) for what in expected} == expected
 
 
 def test_what_was_assumed_is_said():
@@ -273,12 +215,6 @@ def test_only_casts_between_half_and_float32_are_casts():
     assert [(cast.name, cast.before, cast.after, cast.moved) for cast in found.casts] == [
         ("d", "float32", "float16", 12)
     ]
-
-
-def test_nothing_in_floats_has_no_share():
-    """A model of integers has no share, and causes no division by zero."""
-    found = measure(text.model("g (int64[2] x) => (int64[2] y) { y = Add (x, x) }"))
-    assert (found.nodes, found.nodes.share) == (Counts(other=1), None)
 
 
 def test_the_model_is_not_changed(tmp_path):

@@ -55,11 +55,6 @@ def test_the_steps_of_the_workflow_run(checkout):
     assert summary.startswith("```text\nPrecision coverage of model_half.onnx\nkept ")
 
 
-def test_the_rules_load():
-    """The example rules load."""
-    assert coverage_rules.load(DOCS / "coverage-rules.yaml").require == {"MatMul": 1.0}
-
-
 def test_every_key_of_a_rule_file_is_in_the_page():
     """The table has every key."""
     for name in coverage_rules.NAMES:

@@ -6,7 +6,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from amp_rewrite import demo
 from amp_rewrite.console import Console
 from amp_rewrite.coverage.counts import measure
 from amp_rewrite.coverage.coverage_rules import CoverageRules, check
@@ -31,12 +30,6 @@ RULES = CoverageRules(min_flops=0.9, forbid_half=("MatMul",), max_casts=3)
 
 
 @pytest.fixture(scope="module")
-def coverage():
-    """Two thirds of the FLOPs in half, 512 of 768."""
-    return measure(text.model(SOURCE))
-
-
-@pytest.fixture(scope="module")
 def evil():
     """The same model with an unknown operator and hostile names."""
     proto = text.unchecked(
@@ -55,57 +48,6 @@ def terminal(found, checks):
     print_coverage(console, found)
     print_checks(console, checks)
     return out.getvalue()
-
-
-def test_the_terminal_shows_numbers_and_what_breaks_a_rule(coverage):
-    """Nothing is truncated, even in a narrow terminal."""
-    shown = terminal(coverage, check(coverage, RULES))
-    assert re.search(r"FLOPs +66\.6 % +512 +256 +0 +0", shown)
-    assert re.search(r"MatMul +2 +1 +1 +0 +0 +768 +66\.6 %", shown)
-    of_demo = terminal(measure(demo.network()), ())
-    assert re.search(r"\(1 operator without floats\) +1 +0 +0 +0 +1 +0", of_demo)
-    assert "1 between half and float32, 192 B a run" in shown
-    assert "BROKEN   min-flops 0.9: 66.6 % of FLOPs in half\n           second\n" in shown
-    assert "kept     max-casts 3" in shown
-
-
-def test_all_faces_have_the_same_numbers(coverage):
-    """All outputs have the same numbers."""
-    checks = check(coverage, RULES)
-    page = markdown([MeasuredModel("m.onnx", coverage, checks)]).decode()
-    suite = ET.fromstring(junit([MeasuredModel("m.onnx", coverage, checks)]))
-    numbers = {p.get("name"): p.get("value") for p in suite.iter("property")}
-    assert re.search(r"FLOPs +66\.6 % +512 +256 +0 +0", page)
-    assert (numbers["flops.half"], numbers["flops.full"]) == ("512", "256")
-    assert float(numbers["flops.share"]) == coverage.flops.share
-    assert (numbers["casts.count"], numbers["casts.bytes"]) == ("1", "192")
-    assert coverage.to_json()["flops"]["half"] == 512
-    assert list(commands(MeasuredModel("m.onnx", coverage, checks)))[-1] == (
-        "::notice file=m.onnx,title=coverage::"
-        "in half: 50.0 %25 of nodes, 66.6 %25 of FLOPs, 50.0 %25 of weights; "
-        "Casts: 1 between half and float32, 192 B a run"
-    )
-
-
-def test_junit_has_a_case_for_each_rule(coverage):
-    """Two of three fail, each with the nodes that break it."""
-    suite = ET.fromstring(junit([MeasuredModel("m.onnx", coverage, check(coverage, RULES))])).find(
-        "testsuite"
-    )
-    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
-    failures = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
-    assert list(failures) == ["min-flops 0.9", "forbid-half MatMul", "max-casts 3"]
-    assert failures["max-casts 3"] is None
-    assert failures["forbid-half MatMul"].text == "1 MatMul node in half\nfirst"
-
-
-def test_annotations_are_one_line_a_broken_rule(coverage):
-    """The nodes are on separate lines, with escaped line breaks."""
-    first, second, _ = commands(MeasuredModel("dir/m,1.onnx", coverage, check(coverage, RULES)))
-    assert first == (
-        "::error file=dir/m%2C1.onnx,title=coverage%3A min-flops 0.9::66.6 %25 of FLOPs in half%0Asecond"
-    )
-    assert second.endswith("::1 MatMul node in half%0Afirst")
 
 
 def test_names_from_a_model_are_only_names(evil):

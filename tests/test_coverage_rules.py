@@ -2,28 +2,12 @@
 
 import json
 
-import pytest
-
 from amp_rewrite.coverage import coverage_rules as coverage_rules
 from amp_rewrite.coverage.counts import measure
 from amp_rewrite.coverage.coverage_rules import CoverageRules, percent
 from amp_rewrite.errors import OptionError
 from tests import text
 from tests.edits import edits
-
-SOURCE = """g (float16[2, 8] x) => (float[2, 4] y) <float16[8, 16] w1, float[16, 4] w2> {
-  [first] h = MatMul (x, w1)
-  [up] f = Cast <to = 1> (h)
-  [exp] e = Exp (f)
-  [second] y = MatMul (e, w2)
-}"""
-# FLOPs: 512 in half, 32 and 256 in float32: 64 % in half. Nodes: one of three. Weights: 256 of 512 bytes.
-
-
-@pytest.fixture(scope="module")
-def coverage():
-    """The coverage of the model above."""
-    return measure(text.model(SOURCE))
 
 
 def test_percent_never_rounds_up_to_all():
@@ -37,22 +21,6 @@ def test_percent_never_rounds_up_to_all():
         "100 %",
         "64.0 %",
     ]
-
-
-@pytest.fixture
-def baseline(coverage, tmp_path):
-    """A file with the model's coverage."""
-    path = tmp_path / "coverage.json"
-    coverage_rules.save_baseline(coverage, path)
-    return path
-
-
-def test_a_missing_baseline_says_how_to_make_one(tmp_path):
-    """The first run of a CI."""
-    with pytest.raises(
-        OptionError, match=r"no such baseline; write it with `.*coverage_rules.save_baseline`"
-    ):
-        coverage_rules.load_baseline(tmp_path / "none.json")
 
 
 FILE = """
@@ -99,14 +67,6 @@ def test_the_docstring_shows_a_file_that_works(tmp_path):
     """The example in the module can be copied."""
     example = coverage_rules.__doc__.split("\n\n")[1]
     assert rules(tmp_path, example).require == {"MatMul": 1.0}
-
-
-def test_a_baseline_is_plain_json(baseline, coverage):
-    """It is readable: shares beside counts, and no single nodes."""
-    content = json.loads(baseline.read_text())
-    assert content["flops"] == {"half": 512, "full": 288, "mixed": 0, "other": 0, "share": 0.64}
-    assert content["casts"] == {"count": 1, "bytes": coverage.cast_bytes}
-    assert "node_list" not in content
 
 
 def test_whatever_stands_in_a_baseline(tmp_path):

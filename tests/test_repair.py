@@ -17,7 +17,7 @@ from tests import commands, text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.rewriting.report import NodeCounts
+from amp_rewrite.rewriting.report import Counts
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Tried, Verdict
@@ -110,9 +110,9 @@ def test_only_what_helps_is_a_hint():
     mends = Tried((), INFER, 0.002, ok=True)
     found = dataclasses.replace(failed, tried=(vain, mends))
     assert list(verdict_text.hints(found)) == [f"--level {INFER}   # tried: PASS, error 2.0e-03"]
-    much = dataclasses.replace(found, tried=(dataclasses.replace(mends, nodes=NodeCounts(3, 1, 40, 2)),))
+    much = dataclasses.replace(found, tried=(dataclasses.replace(mends, nodes=Counts(3, 40, 1, 2)),))
     assert next(verdict_text.hints(much)).endswith("error 2.0e-03, 4 of 44 nodes in half")
-    none = dataclasses.replace(found, tried=(dataclasses.replace(mends, nodes=NodeCounts(0, 0, 44, 2)),))
+    none = dataclasses.replace(found, tried=(dataclasses.replace(mends, nodes=Counts(0, 44, 0, 2)),))
     assert next(verdict_text.hints(none)).startswith("leave the model in float32: ")
     assert list(verdict_text.in_vain(found)) == ["tried --keep-full 'a b': error 9.0e-02, FAIL"]
     assert list(verdict_text.hints(dataclasses.replace(failed, tried=(vain,)))) == []

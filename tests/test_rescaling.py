@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -105,13 +106,15 @@ def bits(proto, inputs):
         yield [np.asarray(output).tobytes() for output in session.run(None, inputs)]
 
 
-def scaled(proto, most):
+def scaled(proto, most, *, is_undone=False):
     """The prepared model before and after values got these magnitudes, and what was done."""
     before, after = (preparing.prepare(loading.load(proto).model, Options().form, {}) for _ in range(2))
-    facts = gather(after, Options(), {}, {})
-    values = {value.name: value for node in after.model.graph for value in node.outputs}
+    facts, graph = gather(after, Options(), {}, {}), after.model.graph
+    values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     wanted = {values[name]: size for name, size in most.items()}
     applied = demands.meet(after, facts, demands.Demand(wanted, wanted))
+    if is_undone:
+        unscaling.undo(after.model, applied.rescaled)
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)
     return ir.to_proto(before.model), ir.to_proto(after.model), applied
 
@@ -205,6 +208,24 @@ def overflowing():
     return proto, inputs, observe(proto, inputs)
 
 
+@pytest.fixture
+def folder(overflowing, tmp_path, monkeypatch):
+    """The current folder, with the model and its inputs."""
+    onnx.save(overflowing[0], tmp_path / "m.onnx")
+    np.savez(tmp_path / "m.npz", **overflowing[1])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def made(*flags, source="m.onnx"):
+    """What the command prints, and its report."""
+    if source != "m.onnx":
+        onnx.save(source, "m.onnx")
+        np.savez("m.npz", **feeds(source))
+    done = commands.run("m.onnx", "--data", "m.npz", "-o", "o.onnx", "--json", "o.json", "--force", *flags)
+    return done.output, json.loads(Path("o.json").read_text())
+
+
 def test_what_left_float16_is_half(overflowing):
     """All nodes, within the error of half; the result is proved."""
     proto, inputs, seen = overflowing
@@ -234,9 +255,10 @@ def test_the_bound_of_a_norm_that_leaves_float16_is_proved(operator):
     assert verify(proto, result.model, inputs).ok
 
 
-def test_a_rescaled_result_that_is_not_proved_is_made_without(overflowing, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("folder")
+def test_a_rescaled_result_that_is_not_proved_is_made_without(overflowing, monkeypatch):
     """With a warning, from Python and by the command; no file and no result is lost."""
-    proto, inputs, seen = overflowing
+    proto, _, seen = overflowing
 
     def without_powers(original, result, **_):
         metadata = tensors.read_model(result)[0].metadata_props
@@ -249,11 +271,9 @@ def test_a_rescaled_result_that_is_not_proved_is_made_without(overflowing, tmp_p
     assert "nothing is stored times powers of two: the result is not proved equal: they differ" in str(
         result.report.warnings[0]
     )
-    onnx.save(proto, tmp_path / "m.onnx")
-    np.savez(tmp_path / "m.npz", **inputs)
-    done = commands.run(tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "-o", tmp_path / "h.onnx")
-    assert (done.exit_code, (tmp_path / "h.onnx").exists()) == (0, True)
-    assert "warning  nothing is stored times powers of two" in done.output
+    output, report = made()
+    assert (report["ok"], report["rescaled"]) == (True, None)
+    assert "warning  nothing is stored times powers of two" in output
 
 
 def test_nothing_observed_nothing_changes(overflowing):
@@ -270,27 +290,42 @@ def test_nothing_observed_nothing_changes(overflowing):
         assert rewrite(proto, options, observed=seen).report.rescaled is None
 
 
-def test_what_would_be_slower_is_left_alone():
-    """Softsign reads the large value itself: a Mul back costs more than one product in half saves."""
-    text = """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float[8,8] v> {
-      a = MatMul (x, w) s = Softsign (a) y = MatMul (s, v) }"""
-    proto = model(text, {"w": np.eye(8, dtype=np.float32) * 3e4, "v": np.eye(8, dtype=np.float32)})
+LEFT = {
+    "a Mul back, for Softsign, costs more than one product in half saves": (
+        """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float[8,8] v> {
+        a = MatMul (x, w) s = Softsign (a) y = MatMul (s, v) }""",
+        3e4,
+        2,
+    ),
+    "what is beyond half before a softmax alone": (
+        """g (float[4,8] x) => (float[4,8] y) <float[8,8] v, float[4,8] mask> {
+        a = MatMul (x, v) m = Add (a, mask) p = Softmax (m) y = MatMul (p, v) }""",
+        1,
+        0,
+    ),
+    "the cube inside of a Gelu, which overflows before its other values do": (
+        """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float[8,8] v, float three = {3.0},
+            float tenth = {0.044715}, float root = {0.7978845}, float one = {1.0}, float half = {0.5}> {
+        a = MatMul (x, w) c = Pow (a, three) d = Mul (c, tenth) e = Add (a, d) f = Mul (e, root) t = Tanh (f)
+        g = Add (t, one) h = Mul (a, g) i = Mul (h, half) y = MatMul (i, v) }""",
+        100,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "size", "full"), LEFT.values(), ids=LEFT)
+def test_what_is_left_alone(text, size, full):
+    """The result is the one without powers of two, and close on what was observed."""
+    mask = np.where(np.arange(32).reshape(4, 8) % 3, 0, -3e38).astype(np.float32)
+    eye = np.eye(8, dtype=np.float32)
+    proto = model(text, {"w": eye * size, "v": eye, "mask": mask})
     seen = observe(proto, feeds(proto))
+    assert max(each.most for each in seen.values()) > 65504
     plain, asked = (rewrite(proto, options, observed=seen) for options in (WITHOUT, Options()))
-    assert plain.report.nodes.full == 2
-    assert asked.report.rescaled is None
+    assert (asked.report.rescaled, plain.report.nodes.full) == (None, full)
     assert asked.model.SerializeToString() == plain.model.SerializeToString()
-
-
-def test_masks_are_no_demand():
-    """What is beyond half before a softmax alone stays where it is."""
-    proto = model(
-        """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float[4,8] mask> {
-        a = MatMul (x, w) m = Add (a, mask) p = Softmax (m) y = MatMul (p, w) }""",
-        {"mask": np.where(np.arange(32).reshape(4, 8) % 3, 0, -3e38).astype(np.float32)},
-    )
-    result = rewrite(proto, observed=observe(proto, feeds(proto)))
-    assert result.report.rescaled is None
+    assert verify(proto, asked.model, feeds(proto)).ok
 
 
 def test_what_is_restored_before_a_mask_is_float32():
@@ -307,37 +342,6 @@ def test_what_is_restored_before_a_mask_is_float32():
     full = {each.node.op_type for each in units if not analysis.painting.is_half(each.index)}
     assert full == {"Mul", "Add", "Softmax"}
     assert rewrite(proto, observed=observe(proto, feeds(proto))).report.certificate.proved
-
-
-def test_what_saturates_a_gate_is_no_demand():
-    """The cube inside of a Gelu overflows before its other values do; all of it stays half."""
-    text = """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float[8,8] v> {
-      three = Constant <value = float {3.0}> () tenth = Constant <value = float {0.044715}> ()
-      root = Constant <value = float {0.7978845}> () one = Constant <value = float {1.0}> ()
-      half = Constant <value = float {0.5}> ()
-      a = MatMul (x, w) c = Pow (a, three) d = Mul (c, tenth) e = Add (a, d) f = Mul (e, root) t = Tanh (f)
-      g = Add (t, one) h = Mul (a, g) i = Mul (h, half) y = MatMul (i, v) }"""
-    proto = model(text, {"w": np.eye(8, dtype=np.float32) * 100, "v": np.eye(8, dtype=np.float32)})
-    seen = observe(proto, feeds(proto))
-    assert seen["c"].most > 65504 > seen["a"].most
-    result = rewrite(proto, observed=seen)
-    assert (result.report.nodes.full, result.report.rescaled) == (0, None)
-    assert verify(proto, result.model, feeds(proto)).ok
-
-
-def test_what_does_not_pay_is_not_taken():
-    """A result that is predicted to be slower than today's is today's."""
-    proto = model(
-        """g (float[4,8] x) => (float[4,8] y) <float[8,8] w, float[8,8] v> {
-        a = MatMul (x, w) b = Tanh (a) y = MatMul (b, v) }""",
-        {"w": np.eye(8, dtype=np.float32) * 3e4},
-    )
-    seen = observe(proto, feeds(proto))
-    plain, asked = (rewrite(proto, Options(rescale=on), observed=seen) for on in (False, True))
-    if asked.report.rescaled is None:
-        assert asked.model.SerializeToString() == plain.model.SerializeToString()
-    else:
-        assert asked.report.prediction.result.seconds < plain.report.prediction.result.seconds
 
 
 FAINT = {
@@ -377,13 +381,13 @@ def test_what_half_flushes_is_stored_larger(name):
     assert all(each.exponent < 0 for each in result.report.rescaled.values if each.value == "a")
 
 
-def test_a_failed_comparison_raises_what_is_flushed(tmp_path):
+@pytest.mark.usefixtures("folder")
+def test_a_failed_comparison_raises_what_is_flushed():
     """Without `--calibrate`, the observation that a failed comparison starts is enough."""
     text, _ = FAINT["activations"]
     generator = np.random.default_rng(0)
     weights = {each: (generator.standard_normal((8, 8)) * 1e-4).astype(np.float32) for each in ("w1", "w2")}
-    onnx.save(model(text, weights), tmp_path / "m.onnx")
-    report = command_report(tmp_path)
+    _, report = made(source=model(text, weights))
     assert report["verification"]["ok"]
     assert (report["rescaled"]["regions"], report.get("tuning")) == ([["b"]], None)
 
@@ -500,17 +504,9 @@ ENDS = {
 def test_undoing_gives_the_same_bits(name):
     """Also where Muls stand at inputs and outputs, and where norms read what no Mul scales."""
     text, value = ENDS[name]
-    proto = model(text)
-    prepared = preparing.prepare(loading.load(proto).model, Options().form, {})
-    before = ir.to_proto(prepared.model)
-    facts = gather(prepared, Options(), {}, {})
-    values = {
-        each.name: each for node in prepared.model.graph for each in (*node.outputs, *node.inputs) if each
-    }
-    applied = demands.meet(prepared, facts, demands.Demand({values[value]: 1e6}, {values[value]: 1e6}))
-    assert applied is not None
-    unscaling.undo(prepared.model, applied.rescaled)
-    after, inputs = ir.to_proto(prepared.model), feeds(proto)
+    before, after, applied = scaled(proto := model(text), {value: 1e6}, is_undone=True)
+    assert applied.rescaled.values
+    inputs = feeds(proto)
     assert list(bits(after, inputs)) == list(bits(before, inputs))
     assert parts_of(after)[:2] == parts_of(before)[:2]
 
@@ -529,49 +525,29 @@ def test_restore_of_another_graph_keeps_exponents(overflowing):
     assert verify(proto, restored.model, inputs).ok
 
 
-def test_the_command_says_so(overflowing, tmp_path):
+@pytest.mark.usefixtures("folder")
+def test_the_command_says_so():
     """With --calibrate: a line of the report and of a dry run, the JSON, the page; and explain says why."""
-    proto, inputs, _ = overflowing
-    onnx.save(proto, tmp_path / "m.onnx")
-    np.savez(tmp_path / "m.npz", **inputs)
-    out, told, seen, page = (tmp_path / name for name in ("out.onnx", "out.json", "seen.json", "page.html"))
-    asked = ("--calibrate", tmp_path / "m.npz", "-o", out, "--json", told, "--save-observed", seen)
-    asked = (*asked, "--html", page)
-    made = commands.run("rewrite", tmp_path / "m.onnx", *asked)
-    assert made.exit_code == 0, made.output
-    line = next(line for line in made.output.splitlines() if line.startswith("rescaled"))
+    output, report = made("--calibrate", "m.npz", "--save-observed", "seen.json", "--html", "page.html")
+    line = next(line for line in output.splitlines() if line.startswith("rescaled"))
     assert "'s'" in line
     assert "1 weight, 1 epsilon; 4 nodes float16 instead of float32" in line
-    assert json.loads(told.read_text())["rescaled"]["freed"] == 4
-    e = exponents_of(json.loads(told.read_text()))["s"]
-    assert f"s: stored as 2^{-e}" in commands.run("explain", out, "s").output
-    why = commands.run("explain", tmp_path / "m.onnx", "s", "--calibrate", seen).output
+    assert report["rescaled"]["freed"] == 4
+    e = exponents_of(report)["s"]
+    assert f"s: stored as 2^{-e}" in commands.run("explain", "o.onnx", "s").output
+    why = commands.run("explain", "m.onnx", "s", "--calibrate", "seen.json").output
     assert f"s: stored as 2^{-e} of what the original has, since 1.40e+05 was seen in 's'" in why
-    planned = tmp_path / "planned.html"
-    asked = ("--calibrate", seen, "--dry-run", "--html", planned)
-    assert "rescaled 's'" in commands.run("rewrite", tmp_path / "m.onnx", *asked).output
-    assert '"magnitudes":[[' in planned.read_text()
-    assert "the same, rescaled as in the result" in page.read_text()
-    data = json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])
+    asked = ("--calibrate", "seen.json", "--dry-run", "--html", "planned.html")
+    assert "rescaled 's'" in commands.run("rewrite", "m.onnx", *asked).output
+    assert '"magnitudes":[[' in Path("planned.html").read_text()
+    page = Path("page.html").read_text()
+    assert "the same, rescaled as in the result" in page
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     (at,) = (i for i, box in enumerate(data["boxes"]) if [value["name"] for value in box["outputs"]] == ["s"])
     before, after = data["magnitudes"][at]
     assert before == pytest.approx(1.4e5, rel=0.01)
     assert after == pytest.approx(before / 2**e, rel=0.01)
     assert after < 2 ** data["limits"][1] < before
-
-
-@pytest.mark.parametrize(("flags", "expected"), [(("--calibrate", "m.npz"), 4), (("--skip=rescale",), None)])
-def test_the_flags(overflowing, tmp_path, monkeypatch, flags, expected):
-    """--calibrate does so before the first result; --skip rescale never scales."""
-    proto, inputs, _ = overflowing
-    onnx.save(proto, tmp_path / "m.onnx")
-    np.savez(tmp_path / "m.npz", **inputs)
-    monkeypatch.chdir(tmp_path)
-    report = tmp_path / "out.json"
-    asked = (tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "-o", tmp_path / "out.onnx", "--json", report)
-    assert commands.run(*asked, *flags).exit_code == 0
-    rescaled = json.loads(report.read_text())["rescaled"]
-    assert (rescaled and rescaled["freed"]) == expected
 
 
 def exponents_of(report):
@@ -581,16 +557,16 @@ def exponents_of(report):
     }
 
 
-def test_a_repair_by_powers_of_two_says_so(overflowing, tmp_path):
-    """A first attempt that overflows, and what mended it, which is no other choice of nodes."""
-    proto, inputs, _ = overflowing
-    onnx.save(proto, tmp_path / "m.onnx")
-    np.savez(tmp_path / "m.npz", **inputs)
-    made = commands.run("rewrite", tmp_path / "m.onnx", "--data", tmp_path / "m.npz", "--skip=rescale")
-    assert "back to float32" in made.output
-    made = commands.run("rewrite", tmp_path / "m.onnx", "--data", tmp_path / "m.npz")
-    assert re.search(r"^repair .*; stored values times powers of two", made.output, re.MULTILINE), made.output
-    assert "chose other nodes" not in made.output
+@pytest.mark.usefixtures("folder")
+def test_a_repair_by_powers_of_two_says_so():
+    """A first attempt that overflows, and what mended it, which is no other choice of nodes; --skip rescale
+    never scales.
+    """
+    output, report = made("--skip=rescale")
+    assert ("back to float32" in output, report["rescaled"]) == (True, None)
+    output, _ = made()
+    assert re.search(r"^repair .*; stored values times powers of two", output, re.MULTILINE), output
+    assert "chose other nodes" not in output
 
 
 WIDE = """g (float[4,64] x) => (float[4,64] y) <float[64,64] w1, float[64,64] w2, float[64,64] w3> {
@@ -604,24 +580,16 @@ def wide_weights():
     return {"w1": dense * sizes, "w2": (dense / sizes[:, None]).astype(np.float32), "w3": dense}
 
 
-def command_report(folder, *flags):
-    """The report of the command on a model in a folder, compared on normal inputs."""
-    source, report = folder / "m.onnx", folder / "out.json"
-    np.savez(folder / "m.npz", **feeds(onnx.load(source)))
-    files = ("--data", folder / "m.npz", "-o", folder / "o.onnx", "--json", report, "--force")
-    commands.run("rewrite", source, *flags, *files)
-    return json.loads(report.read_text())
-
-
-def test_a_failed_comparison_does_without(tmp_path):
+@pytest.mark.usefixtures("folder")
+def test_a_failed_comparison_does_without():
     """Where no exponent fits, as small columns count as much as large ones, the result is today's."""
-    onnx.save(model(WIDE, wide_weights()), tmp_path / "m.onnx")
-    plain, asked = (command_report(tmp_path, *flags) for flags in (("--skip=rescale",), ()))
-    assert asked["nodes"] == plain["nodes"]
-    assert asked["rescaled"] is None
+    proto = model(WIDE, wide_weights())
+    (_, plain), (_, asked) = (made(*flags, source=proto) for flags in (("--skip=rescale",), ()))
+    assert (asked["nodes"], asked["rescaled"]) == (plain["nodes"], None)
 
 
-def test_only_the_region_that_fails_is_taken_back(tmp_path):
+@pytest.mark.usefixtures("folder")
+def test_only_the_region_that_fails_is_taken_back():
     """A comparison that fails for one region does without that alone."""
     text = (
         WIDE.replace("float[4,64] x)", "float[4,64] x, float[1,4,8] x2)")
@@ -635,8 +603,8 @@ def test_only_the_region_that_fails_is_taken_back(tmp_path):
         n = LayerNormalization <epsilon = 1e-3> (s, scale, z) y2 = MatMul (n, v2) }""",
         )
     )
-    onnx.save(model(text, {**wide_weights(), "v1": LARGE["w1"], "v2": LARGE["w2"]}), tmp_path / "m.onnx")
-    report = command_report(tmp_path, "--io", "half")
+    proto = model(text, {**wide_weights(), "v1": LARGE["w1"], "v2": LARGE["w2"]})
+    _, report = made("--io", "half", source=proto)
     assert report["verification"]["ok"]
     assert report["rescaled"]["regions"] == [["c", "d", "s"]]
 

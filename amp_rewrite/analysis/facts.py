@@ -75,11 +75,9 @@ def gather(
     observations: Seen,
     faint: Faint,
     pinned: Held = MappingProxyType({}),
-    graph: UnitGraph | None = None,
 ) -> Facts:
     """Return the facts about a prepared model; `observations` are the extremes of its values in runs, `faint`
-    its faint outputs, and `pinned` the nodes that a caller pins to float32, by output. `graph` has its units,
-    where they are known.
+    its faint outputs, and `pinned` the nodes that a caller pins to float32, by output.
 
     Raises OptionError when `observations` or `faint` belong to another model, or `options.dims` names a
     dimension that is not open.
@@ -87,7 +85,7 @@ def gather(
     model = prepared.model
     observed.refuse_foreign(model.graph, observations)
     outputs.refuse_foreign(model.graph, faint)
-    graph = graph or _build_graph(prepared, options)
+    graph = _build_graph(prepared, options)
     tensors = constants.find(model)
     value_ranges = ranges.check(graph, tensors, options.half)
     old = _old_opset(model.graph, options.half)

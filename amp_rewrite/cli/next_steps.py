@@ -15,12 +15,11 @@ from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining import frozen_analysis
 from amp_rewrite.numerics.half import BY_NAME
-from amp_rewrite.pipeline import Result
 from amp_rewrite.policy.options import Level
 from amp_rewrite.policy.targets import TENSORRT
 from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import Report, Result
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning.repair import Outcome

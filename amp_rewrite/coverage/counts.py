@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -21,6 +21,7 @@ from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import records, result_checks
+from amp_rewrite.rewriting.report import Counts
 from amp_rewrite.text import plural
 
 # The assumptions behind FLOP counts, as text.
@@ -101,35 +102,6 @@ def of_node(node: ir.Node, types: Types, layouts: Layouts) -> Precision:
 def _of(types: Types, values: Iterable[ir.Value | None]) -> set[Precision]:
     counting = (value for value in values if value is not None and constants.has_elements(value))
     return {of_type(_dtype(value, types)) for value in counting} - {Precision.OTHER}
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Amounts by precision: of nodes, FLOPs, or bytes of weights."""
-
-    half: int = 0
-    full: int = 0
-    mixed: int = 0
-    other: int = 0
-
-    @property
-    def floats(self) -> int:
-        """Everything that does float arithmetic."""
-        return self.half + self.full + self.mixed
-
-    @property
-    def total(self) -> int:
-        """Everything."""
-        return self.floats + self.other
-
-    @property
-    def share(self) -> float | None:
-        """The share of half in `floats`, 0 to 1; None where there are no floats."""
-        return self.half / self.floats if self.floats else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the amounts and the share as plain data."""
-        return {**asdict(self), "share": self.share}
 
 
 def add(amounts: Iterable[tuple[Precision, int]]) -> Counts:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite import arguments
@@ -18,9 +19,9 @@ from amp_rewrite.colouring import classification, match_counts, pruning, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.pruning import Priced
+from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.model_costs import Prediction, Prices, RunTime
-from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import cases, causes, suggestions
+from amp_rewrite.explaining import cases, causes, sentences, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import staging
 from amp_rewrite.model import output_paths
@@ -28,12 +29,17 @@ from amp_rewrite.model.loading import Loaded
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
+from amp_rewrite.preparing.form_changes import FormChangeKind
 from amp_rewrite.preparing.preparing import Prepared
+from amp_rewrite.rescaling.region_search import Choice
 from amp_rewrite.rewriting import decisions, plan_files, report
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.history import History
 from amp_rewrite.rewriting.plan import Plan, float_state
 from amp_rewrite.rewriting.plan_files import PlanOptions, SavedPlan
-from amp_rewrite.rewriting.report import Report
+from amp_rewrite.rewriting.report import Obstacle, Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
+from amp_rewrite.rewriting.widened_model import has_half
 from amp_rewrite.text import brief, plural
 
 # Counts of units that stay float32 because of runs: in this rewrite, and in an earlier one of the same model.
@@ -132,26 +138,22 @@ def why_slower(prediction: Prediction) -> str:
 
 
 @dataclass(slots=True)
-class ModelState:
-    """The state of an analysed model, which `rewrite` edits in place.
+class Computed:
+    """The parts of an analysis that are computed on demand; `proven` are the bounds behind the ranges."""
 
-    `decisions` and `ranges` are cached by the first call that needs them, `proven` are the bounds behind the
-    ranges.
-    """
-
-    is_edited: bool = False
-    decisions: decisions.Decisions | None = None
+    decisions: Decisions | None = None
     proven: Proven | None = None
     ranges: HalfRanges | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, weakref_slot=True)
 class Analysis:
     """The facts and decisions about a model, before the first edit.
 
     `findings` pin single units to float32, and `predicted` are warnings about predicted times. `replay` is
-    the saved plan that decided, if one did. `loaded`, `graph` and `plan` refer to the model itself, which
-    `rewrite` edits. `observed` are the values observed before the decisions.
+    the saved plan that decided, if one did. `loaded`, `graph` and `plan` refer to the model itself, as it was
+    decided on: `rewrite` edits another one where an analysis is kept. `observed` are the values observed
+    before the decisions.
 
     Examples:
         >>> from amp_rewrite import analyze
@@ -172,7 +174,7 @@ class Analysis:
     warnings: tuple[str, ...]
     matched: tuple[Matched, ...]
     io: tuple[IOType, ...]
-    state: ModelState
+    computed: Computed
     predicted: tuple[str, ...]
     facts: Facts
     observed: Seen
@@ -190,16 +192,15 @@ class Analysis:
             >>> from amp_rewrite import analyze
             >>> from amp_rewrite.demo import network
             >>> analyze(network()).report().nodes
-            NodeCounts(half=44, mixed=0, full=6, other=1)
+            Counts(half=44, full=6, mixed=0, other=1)
         """
-        ranges = self.state.ranges
+        ranges = self.computed.ranges
         return self._report if ranges is None else replace(self._report, ranges=ranges.counts)
 
     def ranges(self) -> HalfRanges:
-        """Return bounds on the values of the units that are half: first called before an edit, or not at all.
+        """Return bounds on the values of the units that are half.
 
         Where ranges were declared it is there from the start, else it is computed here.
-        Raises OptionError when the model has been rewritten since.
 
         Examples:
             >>> from amp_rewrite import analyze
@@ -208,16 +209,15 @@ class Analysis:
             >>> counts.half_units, counts.proven
             (44, 34)
         """
-        if self.state.ranges is None:
-            self._refuse_edited()
+        if self.computed.ranges is None:
             options = self.options
-            proven = self.state.proven or Proven(self.loaded.model, self.facts, options)
+            proven = self.computed.proven or Proven(self.loaded.model, self.facts, options)
             halves = filter(self.painting.is_half, range(len(self.graph.units)))
-            self.state.ranges = unit_ranges.find(self.facts, halves, proven, self.observed, options.half)
-        return self.state.ranges
+            self.computed.ranges = unit_ranges.find(self.facts, halves, proven, self.observed, options.half)
+        return self.computed.ranges
 
-    def decisions(self) -> decisions.Decisions:
-        """Return the decision on every unit, and why; first called before an edit, or not at all.
+    def decisions(self) -> Decisions:
+        """Return the decision on every unit, and why.
 
         Examples:
             >>> from amp_rewrite import analyze
@@ -226,9 +226,9 @@ class Analysis:
             >>> sum(decision.is_half for decision in decisions.all)
             44
         """
-        if self.state.decisions is None:
-            self.state.decisions = decisions.of(self.graph, self.painting, self.plan)
-        return self.state.decisions
+        if self.computed.decisions is None:
+            self.computed.decisions = decisions.of(self.graph, self.painting, self.plan)
+        return self.computed.decisions
 
     def claims(self) -> str:
         """Return the nodes that are float32 by their reasons, and those that are half, as one line of text.
@@ -247,7 +247,6 @@ class Analysis:
         `flops` are the floating-point operations of the nodes (costs.flop_count); without them the number of
         nodes counts. Every suggested change was tried; there are none with a saved plan,
         nor where weights alone are to be half.
-        Raises OptionError when the model has been rewritten since.
 
         Examples:
             >>> from amp_rewrite import analyze
@@ -255,7 +254,6 @@ class Analysis:
             >>> [(cause.operators, len(cause.held)) for cause in analyze(network()).causes()]
             [(('Pow', 'ReduceMean', 'Add', 'Sqrt', 'Div'), 5), (('Softmax',), 1)]
         """
-        self._refuse_edited()
         root_causes = causes.find(self.decisions(), flops)
         if self.replay or self.options.storage_only:
             return tuple(suggestions.untried(root_causes))
@@ -285,7 +283,7 @@ class Analysis:
         """Return the decisions, for `rewrite(..., replay=plan)`.
 
         With `flops`, those of the nodes, and the `assumptions` behind these numbers, causes of float32 can be
-        weighed without the model. Raises OptionError once the model has been rewritten.
+        weighed without the model.
 
         Examples:
             >>> from amp_rewrite import analyze, rewrite
@@ -293,7 +291,6 @@ class Analysis:
             >>> rewrite(network(), replay=analyze(network()).saved_plan()).report.nodes.half
             44
         """
-        self._refuse_edited()
         decided = decisions.of(self.graph, self.painting, self.plan, flops=flops)
         model, rescaled = plan_files.fingerprint(self.graph.root), self.plan.rescaled
         return plan_files.of(model, decided, self.plan_options, rescaled, assumptions)
@@ -314,8 +311,7 @@ class Analysis:
         """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
         may be half at any cost.
 
-        Raises OptionError for a pin that matches no node, or that no schema allows, and when the model
-        has been rewritten since.
+        Raises OptionError for a pin that matches no node, or that no schema allows.
 
         Examples:
             >>> from amp_rewrite import Options, analyze
@@ -325,7 +321,6 @@ class Analysis:
             >>> all(map(forced.is_half, range(len(forced.paints))))
             True
         """
-        self._refuse_edited()
         entries = classification.classify(self.graph, self.findings, options, self.facts.freed)
         painting = rules.paint(self.graph, entries, follow=options.follows, level=options.level)
         unpinned_units, prices = self.facts.freed, self._prices
@@ -334,53 +329,46 @@ class Analysis:
         )
         return pruning.pruned(self.graph, painting, options, prices, {*paid, *unpruned}).painting
 
-    def _refuse_edited(self) -> None:
-        if self.state.is_edited:
-            raise OptionError(
-                "the model was rewritten after this analysis, which cannot try anything on it any more",
-                remedy="ask for them in on_plan, or analyze the original",
-            )
+
+def show(analysis: Analysis, on_plan: Callable[[Analysis], None]) -> bool:
+    """Show an analysis to a caller, and return whether the caller keeps it."""
+    shown = replace(analysis)
+    kept = weakref.ref(shown)
+    on_plan(shown)
+    del shown
+    return kept() is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The decisions, and the options behind them; `replay` is the saved plan that decided, if one did.
-
-    `proven` are proven bounds of values, None if not computed yet, `seen` the observations, and `before` the
-    units that an earlier rewrite keeps in float32.
+def freeze(
+    loaded: Loaded,
+    history: History,
+    prepared: Prepared,
+    choice: Choice,
+    plan: Plan,
+    replay: SavedPlan | None,
+) -> Analysis:
+    """Return the analysis, with a snapshot of the facts that a later edit of the model would change; `replay`
+    is the saved plan that decided, if one did.
     """
-
-    priced: Priced
-    plan: Plan
-    options: Options
-    replay: SavedPlan | None
-    proven: Proven | None
-    seen: Seen
-    before: Held
-
-
-def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -> Analysis:
-    """Return the analysis, with a snapshot of the facts that a later edit of the model would change.
-
-    The decisions are rarely needed, and computed by the first call of `Analysis.decisions`.
-    """
-    graph, pricing, plan, options = facts.graph, decided.priced, decided.plan, decided.options
-    painting, predicted = pricing.painting, of_job(pricing, options)
-    warnings = (*loaded.warnings, *prepared.warnings, *facts.warnings)
+    facts, pricing, options = choice.facts, choice.priced, history.options
+    graph, painting, predicted = facts.graph, pricing.painting, of_job(pricing, options)
+    warnings = (*loaded.warnings, *history.warnings, *prepared.warnings, *facts.warnings)
     if plan and prepared.constant_inputs:
         warnings = (*warnings, f"{plural(prepared.constant_inputs, 'input')} with a default {_CONSTANT}")
-    if decided.replay is None:
+    counts = tuple[Matched, ...]()
+    if replay is None:
         warnings = (*warnings, *match_counts.of_lists(graph, painting, options))
-    proven, products = decided.proven, open_sums.find(graph, painting.is_half)
+        counts = match_counts.find(graph, options.operator_lists(), options.pins)
+    proven, products = choice.proven, open_sums.find(graph, painting.is_half)
     if products and (proven is not None or bounding.is_quick(facts)):
         proven = proven or Proven(prepared.model, facts, options)
         warnings = (*warnings, *open_sums.warnings(products, proven, options.half))
-    counts = () if decided.replay else match_counts.find(graph, options.operator_lists(), options.pins)
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
     counts_of_plan = counted(
-        report.of_plan(plan, report.count_nodes(graph, painting)), painting, decided.before
+        report.of_plan(plan, report.count_nodes(graph, painting)), painting, history.evidence
     )
     proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
+    kinds = {change.kind for change in prepared.changes}
     known = replace(
         counts_of_plan,
         freed=sum(map(painting.is_half, proofs)),
@@ -388,6 +376,7 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,
         form_changes=prepared.changes,
         newer_opset=prepared.newer,
+        changed=bool(plan) or loaded.mended or FormChangeKind.OPSET_SET in kinds,
         size_before=loaded.size,
         matched=matched,
         prediction=pricing.prediction,
@@ -401,20 +390,34 @@ def freeze(loaded: Loaded, prepared: Prepared, facts: Facts, decided: Decided) -
         plan,
         options,
         facts.findings,
-        decided.replay,
+        replay,
         warnings,
         matched,
         io_types(loaded.model, graph.types),
-        ModelState(proven=proven),
+        Computed(proven=proven),
         predicted,
         facts,
-        decided.seen,
+        choice.observed,
         pricing.prices,
         known,
     )
-    if decided.options.ranges:
+    if options.ranges:
         analysis.ranges()
     return analysis
+
+
+def obstacle(analysis: Analysis) -> Obstacle | None:
+    """Return the reason why nothing becomes half, the cause of the most float32 arithmetic; None where
+    something does, or weights alone.
+    """
+    if any(analysis.painting.halves) or analysis.report().stored_half:
+        return None
+    model, half = analysis.loaded.model, analysis.options.half
+    flops = flop_count.count(model, analysis.graph.types).flops
+    arithmetic = (cause for cause in causes.find(analysis.decisions(), flops) if cause.operators != ("Cast",))
+    sentence = next(map(sentences.of_cause, arithmetic), None)
+    why = "" if sentence is None else f"{sentence.origin} ({sentence.weight}): {sentence.reason}"
+    return Obstacle(why, has_half(model, (half.dtype,)))
 
 
 _CONSTANT = "became constant, as weights are; `Options.keep_overridable` keeps such inputs"

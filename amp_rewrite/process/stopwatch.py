@@ -62,15 +62,15 @@ class Stopwatch:
     """A timer of stages that reports them to a progress callback; nested stages are timed separately."""
 
     def __init__(self, progress: Progress | None = None) -> None:
-        self._progress = progress
+        self.progress = progress
         self._taken: dict[str, float] = {}
         self._within = 0.0
 
     @contextmanager
     def stage(self, name: str) -> Generator[None]:
         """Time the context as a stage; the times of a stage that occurs twice add up."""
-        if self._progress is not None:
-            self._progress(name)
+        if self.progress is not None:
+            self.progress(name)
         self._taken.setdefault(name, 0.0)
         before, self._within, start = self._within, 0.0, time.perf_counter()
         try:

@@ -10,7 +10,7 @@ from amp_rewrite import version
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.model_costs import Prediction
-from amp_rewrite.coverage.counts import Counts, Coverage
+from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import frozen_analysis, sentences
 from amp_rewrite.explaining.sentences import size
 from amp_rewrite.policy import devices
@@ -18,7 +18,7 @@ from amp_rewrite.policy.options import DECLARED, IOTypes
 from amp_rewrite.policy.reasons import flag_of
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import FloatState
-from amp_rewrite.rewriting.report import NodeCounts, Report, SummaryLine
+from amp_rewrite.rewriting.report import Counts, Report, SummaryLine
 from amp_rewrite.text import plural
 
 
@@ -45,7 +45,7 @@ def lines(report: Report) -> Iterator[SummaryLine]:
         yield SummaryLine("BROKEN", fault)
 
 
-def _nodes(nodes: NodeCounts | Counts, half: str, what: str) -> SummaryLine:
+def _nodes(nodes: Counts, half: str, what: str) -> SummaryLine:
     """Return the counts of nodes by precision; `what` is the type that the remaining nodes lack."""
     mixed = f", {nodes.mixed:,} in both" if nodes.mixed else ""
     others = f", {nodes.other:,} without {what}" if nodes.other else ""

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis.observed import Extremes, Seen
-from amp_rewrite.analysis.units import UnitGraph, Use
+from amp_rewrite.analysis.units import Use
 from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.unique_names import UniqueNames
@@ -31,26 +31,13 @@ _FLOAT = ir.DataType.FLOAT
 class Applied:
     """What was `rescaled`, and the values afterwards by name: the name in the original, and the exponent.
 
-    `copies` are uses of a value, the value, and what they read afterwards. `undo` are the steps back. It
-    `is_needed` where half would flush values without.
+    `undo` are the steps back. It `is_needed` where half would flush values without.
     """
 
     rescaled: Rescaled
     origins: Mapping[str, tuple[str, int]]
-    copies: Sequence[tuple[Sequence[Use], ir.Value, ir.Value]] = ()
     undo: Sequence[Callable[[], object]] = ()
     is_needed: bool = False
-
-    def units(self, graph: UnitGraph) -> UnitGraph | None:
-        """Return the units of the rescaled model, given those of the original; None where it has others."""
-        if self.rescaled.muls:
-            return None
-        uses = dict(graph.uses)
-        for copied, value, copy in self.copies:
-            pairs, moved = uses.get(value, ()), frozenset(copied)
-            uses[value] = tuple(pair for pair in pairs if pair[1] not in moved)
-            uses[copy] = tuple(pair for pair in pairs if pair[1] in moved)
-        return replace(graph, uses=uses)
 
     def revert(self) -> None:
         """Give the model back its stored values, epsilons and nodes."""
@@ -104,7 +91,7 @@ def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     )
     products, norms = tuple(edits.products), tuple(edits.norms)
     rescaled = Rescaled(values, weights, epsilons, muls, products=products, norms=norms)
-    return Applied(rescaled, edits.origins, edits.redirections, undo)
+    return Applied(rescaled, edits.origins, undo)
 
 
 def _is_zero(system: System, variable: Variable) -> bool:

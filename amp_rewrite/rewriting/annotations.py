@@ -18,15 +18,12 @@ from dataclasses import replace
 import msgspec
 import onnx_ir as ir
 
-from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model.output_paths import DECISIONS
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.operators import declared_types
-from amp_rewrite.policy.entries import Kind
-from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.rewriting import decisions, plan_files, records
-from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.rewriting.plan_files import PlanOptions, SavedPlan
 
@@ -162,27 +159,6 @@ def _in_model(model: ir.Model, decided: Decisions) -> Decisions:
     return decided.of_units(units, (site for site in decided.cast_sites if site.output in casts))
 
 
-def read_evidence_of_runs(model: ir.Model) -> Held:
-    """Return the evidence from runs for which an earlier rewrite kept values in float32, by value name.
-
-    A second rewrite may observe no run, so the evidence is carried over. It includes operators that a list
-    denied: after a failed comparison, bounds no longer free them. Damaged decisions, of which `update` warns,
-    yield nothing.
-    """
-    try:
-        decided = read(model)
-    except ModelError:
-        return {}
-    full = (decision for decision in (decided.all if decided else ()) if not decision.is_half)
-    return {name: decision.evidence for decision in full if _holds(decision) for name in decision.outputs}
-
-
-def _holds(decision: Decision) -> bool:
-    authority = decision.evidence.authority
-    is_denied = decision.kind is Kind.DENY and authority is Authority.LIST
-    return is_denied or authority is Authority.OBSERVATION
-
-
 def declare_types(model: ir.Model, op_types: Mapping[str, str]) -> None:
     """Record the declared types of operators in the metadata of a model."""
     if op_types:
@@ -207,8 +183,8 @@ def remove(model: ir.Model, *keys: str) -> None:
         model.metadata_props.pop(key, None)
 
 
-def purpose_warnings(model: ir.Model) -> list[str]:
+def purpose_warnings(model: ir.Model) -> tuple[str, ...]:
     """Return a warning for a train step, which its metadata describe."""
     is_step = any(key.startswith(TRAINING) for key in model.metadata_props)
     scale = "its metadata describe a train step, which needs a loss scale: `amp-rewrite train` inserts it"
-    return [scale] if is_step else []
+    return (scale,) if is_step else ()

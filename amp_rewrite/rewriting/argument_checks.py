@@ -14,6 +14,8 @@ from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.operators import declared_types
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.yaml_fields import near
+from amp_rewrite.rewriting import plan_files
+from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 
@@ -88,6 +90,12 @@ def check_op_types(model: ir.Model, options: Options) -> Mapping[str, str]:
             name = f"IN{port}" if port >= 0 else f"OUT{~port}"
             raise OptionError(f"there is no {name}; they are counted from IN0 and OUT0", where=where)
     return {operator: declared[operator] for operator in ports if operator in declared}
+
+
+def refuse_other(observed: object, model: ir.Model) -> None:
+    """Raise OptionError for observations of another model."""
+    if isinstance(observed, Observed):
+        observed.refuse_other(plan_files.fingerprint(model.graph))
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:

@@ -14,6 +14,7 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
 from amp_rewrite.colouring.painting import Painting
+from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import states, traversal
 from amp_rewrite.model.constants import StoredTensor, dims
@@ -165,14 +166,17 @@ def _check_names(graph: UnitGraph, options: Options) -> None:
             )
 
 
-def make(facts: Facts, painting: Painting, options: Options) -> Plan:
-    """Return the plan for a painting: one Cast for each value and type that a unit of the other colour reads.
+def make(facts: Facts, priced: Priced, options: Options, rescaled: Rescaled | None = None) -> Plan:
+    """Return the plan for a painting: one Cast for each value and type that a unit of the other colour reads;
+    nothing where the gate has closed, inputs and outputs included. What is `rescaled` is so already.
 
     Raises OptionError for names in `keep_io` that have no effect.
     """
     _check_names(facts.graph, options)
+    graph, half, ranges, painting = facts.graph, options.half, facts.ranges, priced.painting
+    if priced.gated:
+        return Plan(half, rescaled=rescaled)
     planner = _Planner(facts, painting, options)
-    graph, half, ranges = facts.graph, options.half, facts.ranges
     planner.plan_all()
     return Plan(
         half=half,
@@ -180,6 +184,7 @@ def make(facts: Facts, painting: Painting, options: Options) -> Plan:
         attributes=tuple(_attributes(graph, painting, half, ranges, planner.masks)),
         casts=tuple(planner.casts),
         tensors=tuple(planner.tensors),
+        rescaled=rescaled,
         float32_weights=tuple(planner.float32_weights) if options.storage_only else None,
     )
 

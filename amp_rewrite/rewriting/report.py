@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 
@@ -20,21 +21,40 @@ from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.plan import FloatState, Plan, Rescaled, Storage
+from amp_rewrite.text import brief
+
+M = TypeVar("M", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCounts:
-    """The numbers of nodes with all, some or none of their float32 in half, and of those without float32."""
+class Counts:
+    """Amounts by precision, of nodes, FLOPs, or bytes of weights: of what has all its float32 in half, none
+    of it, or some, and of what has none.
+    """
 
-    half: int
-    mixed: int
-    full: int
-    other: int
+    half: int = 0
+    full: int = 0
+    mixed: int = 0
+    other: int = 0
+
+    @property
+    def floats(self) -> int:
+        """Everything that does float arithmetic."""
+        return self.half + self.full + self.mixed
 
     @property
     def total(self) -> int:
-        """All nodes, including those of subgraphs."""
-        return self.half + self.mixed + self.full + self.other
+        """Everything."""
+        return self.floats + self.other
+
+    @property
+    def share(self) -> float | None:
+        """The share of half in `floats`, 0 to 1; None where there are no floats."""
+        return self.half / self.floats if self.floats else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the amounts and the share as plain data."""
+        return {**asdict(self), "share": self.share}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +101,7 @@ class Report:
 
     half: str
     changed: bool
-    nodes: NodeCounts
+    nodes: Counts
     casts_added: int
     stored_half: int
     stored_both: int
@@ -137,6 +157,29 @@ class Report:
         return records.plain(self) | own
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Generic[M]):
+    """A rewritten model, of the same kind as the argument, and the report on it.
+
+    For a path, `model` is the path of the result, as a Path.
+
+    Examples:
+        >>> from amp_rewrite import rewrite
+        >>> from amp_rewrite.demo import network
+        >>> result = rewrite(network())
+        >>> type(result.model).__name__, result.report.nodes.half
+        ('ModelProto', 44)
+    """
+
+    model: M
+    report: Report
+
+    def __repr__(self) -> str:
+        """Return one line on the kind of `model` and the outcome."""
+        model = str(self.model) if isinstance(self.model, Path) else type(self.model).__name__
+        return brief(f"Result({model}: {self.report.in_short})")
+
+
 class Extent(enum.IntEnum):
     """The part of a node's float32 that becomes half."""
 
@@ -154,7 +197,7 @@ def extents(graph: UnitGraph, painting: Painting) -> dict[ir.Node, Extent]:
     return extent_of
 
 
-def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
+def count_nodes(graph: UnitGraph, painting: Painting) -> Counts:
     """Return the nodes of a model by colour, as `coverage.counts` counts those of the result: without Casts
     and others that do no arithmetic, without empty stored tensors, and without ports that the schema fixes to
     float32 beside others.
@@ -168,7 +211,7 @@ def count_nodes(graph: UnitGraph, painting: Painting) -> NodeCounts:
             halves.setdefault(node, set()).add(painting.is_half(unit.index))
     half, full = (sum(each == {value} for each in halves.values()) for value in (True, False))
     total = sum(map(len, graph.nodes.values()))
-    return NodeCounts(half, len(halves) - half - full, full, total - len(halves))
+    return Counts(half, full, len(halves) - half - full, total - len(halves))
 
 
 def _has_elements(unit: Unit) -> bool:
@@ -176,7 +219,7 @@ def _has_elements(unit: Unit) -> bool:
     return any(value is not None and constants.has_elements(value) for value in (*unit.defs, *inputs))
 
 
-def of_plan(plan: Plan, nodes: NodeCounts) -> Report:
+def of_plan(plan: Plan, nodes: Counts) -> Report:
     """Return the report as far as the plan determines it, without sizes, times and verdicts."""
     tensors = plan.tensors
     return Report(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.certificate.element_checks import WrittenTensors
@@ -20,7 +21,10 @@ from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, CertificateError, 
 from amp_rewrite.model import external_data, loading, serialization
 from amp_rewrite.model.loading import ModelSource, root_cause
 from amp_rewrite.model.serialization import Checkable
+from amp_rewrite.model.writing import WrittenResult
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.process import worker, worker_process
 from amp_rewrite.process.stopwatch import Stopwatch
 
@@ -34,7 +38,11 @@ class IOType:
     shape: str
 
 
-def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
+Borders = tuple[IOType, ...]
+"""All inputs and outputs of a model, in order."""
+
+
+def io_types(model: ir.Model, types: Types) -> Borders:
     """Return the inputs and outputs of a model, in order, without initializers that IR 3 lists as inputs."""
     values = [v for v in model.graph.inputs if not v.is_initializer()]
     return tuple(
@@ -42,7 +50,7 @@ def io_types(model: ir.Model, types: Types) -> tuple[IOType, ...]:
     )
 
 
-def broken_io(before: tuple[IOType, ...], after: tuple[IOType, ...]) -> tuple[str, ...]:
+def broken_io(before: Borders, after: Borders) -> tuple[str, ...]:
     """Return the unwanted changes of inputs and outputs, a sentence each."""
     if len(before) != len(after):
         return (f"the model had {len(before)} inputs and outputs, and has {len(after)}",)
@@ -59,6 +67,25 @@ class Validity:
 
     broken: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+def check(
+    source: ModelSource,
+    result: WrittenResult,
+    model: ir.Model,
+    graph: UnitGraph,
+    io: Borders,
+    options: Options,
+) -> Validity:
+    """Check a result, which is `model` with the units of `graph`, with onnx's checker, if the options ask for
+    it, and that its inputs and outputs are still `io`, if they should.
+    """
+    broken = broken_io(io, io_types(model, graph.types)) if options.io is IOTypes.KEEP else ()
+    if not options.check:
+        return Validity(broken)
+    nodes = element_types.node_count(model) if model.functions else sum(map(len, graph.nodes.values()))
+    validity = validate(result.checkable, lambda: serialization.checkable(source), nodes)
+    return replace(validity, broken=(*broken, *validity.broken))
 
 
 FULL_UP_TO = 50_000
@@ -152,9 +179,9 @@ class Proof:
     source: ModelSource
     op_types: Mapping[str, str] = field(default_factory=dict[str, str])
     timed: Stopwatch = field(default_factory=Stopwatch)
+    transform: Callable[[ir.Model], object] | None = None
     certificate: Certificate | None = None
     written: WrittenTensors = field(default_factory=WrittenTensors)
-    transform: Callable[[ir.Model], object] | None = None
 
     def __call__(self, result: Any) -> None:
         """Prove it."""

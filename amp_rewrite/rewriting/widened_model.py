@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +12,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.units import Use
-from amp_rewrite.errors import ModelError
-from amp_rewrite.model import constants, graph_edits, inlining, states, traversal
-from amp_rewrite.model.loading import ModelSource
+from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.rewriting import annotations, editing
 from amp_rewrite.rewriting.instrument import Instrument, instrument
@@ -59,26 +54,6 @@ def has_half(model: ir.Model, halves: Halves = HALF_TYPES) -> bool:
         else (typed := schema.of(node)) and schema.declared(node, typed) in halves
         for node in nodes
     )
-
-
-def widen_others(source: ModelSource, model: ir.Model, options: Options) -> Iterator[str]:
-    """Widen values of the other half type to float32, so that the other stages handle the model as any
-    float32 model. Inputs and outputs that keep their types are exempt. Yield a warning where there are any.
-
-    Raises ModelError where the types of half values contradict each other.
-    """
-    if not options.keep_functions:
-        inlining.inline(model)
-    if conflict := element_types.find(model):
-        where = Path(source) if isinstance(source, (str, os.PathLike)) else "the given model"
-        restore = f"amp-rewrite restore {where}" if isinstance(where, Path) else "amp_rewrite.restore(model)"
-        raise ModelError(f"is not a valid model: {conflict}", where=where, remedy=f"mend it first: {restore}")
-    others = HALF_TYPES - {options.half.dtype}
-    if has_half(model, others):
-        borders = states.borders(model.graph, element_types.infer(model))
-        kept_io = None if options.io is IOTypes.KEEP else borders.names - states.half_names(borders, options)
-        widen(model, others, kept_io=kept_io)
-        yield f"the model was half before: {options.half.name} rounds what another type has rounded"
 
 
 def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[str | None] | None) -> Edited:

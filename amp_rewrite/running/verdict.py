@@ -9,7 +9,7 @@ from typing import Any
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.model import writing
-from amp_rewrite.rewriting.report import NodeCounts
+from amp_rewrite.rewriting.report import Counts
 from amp_rewrite.running import comparison, sessions
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
@@ -102,7 +102,7 @@ class Tried:
     level: str | None
     error: float
     ok: bool
-    nodes: NodeCounts | None = None
+    nodes: Counts | None = None
     keep_io: tuple[str, ...] = ()
 
     @property

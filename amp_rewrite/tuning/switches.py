@@ -140,7 +140,6 @@ def _carries(graph: UnitGraph, unit: int) -> bool:
 
 def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
     """Edit the model of an analysis in place: add a switch for each of its places, in order."""
-    analysis.state.is_edited = True
     half = analysis.options.half
     limits = (("Max", -half.largest), ("Min", half.largest)), (("Max", half.smallest),)
     clamped = {
