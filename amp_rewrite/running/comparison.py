@@ -102,30 +102,31 @@ def _compare(runs: Runs, sample: str, half: Half | None) -> SampleComparison:
     expected, actual = dict(arrays(runs.original)), dict(arrays(runs.rewritten))
     bad_inputs = dict.fromkeys(n.partition("[")[0] for n, v in arrays(runs.feeds) if not _finite(v).all())
     bad_outputs = (name for name, value in expected.items() if value.size and not _finite(value).any())
-    return SampleComparison(sample, _measure(expected, actual, half), tuple(bad_inputs), tuple(bad_outputs))
+    names = dict.fromkeys((*expected, *actual))
+    outputs = {name: _measured(expected.get(name), actual.get(name), half) for name in names}
+    return SampleComparison(sample, outputs, tuple(bad_inputs), tuple(bad_outputs))
 
 
-def _measure(
-    expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], half: Half | None
-) -> Outputs:
-    comparisons: Outputs = {}
-    for name in dict.fromkeys((*expected, *actual)):
-        reference, result = expected.get(name), actual.get(name)
-        is_float = reference is None or metrics.is_float(reference)
-        comparisons[name] = OutputComparison(_INCOMPARABLE, is_float)
-        if reference is not None and result is not None and result.shape == reference.shape:
-            only = metrics.only_value(reference), metrics.only_value(result)
-            comparisons[name] = replace(
-                comparisons[name], metrics=metrics.measure(reference, result), only=only
-            )
-            if is_float:
-                comparisons[name] = replace(
-                    comparisons[name],
-                    moments=metrics.moments(reference),
-                    off=metrics.differences(reference, result),
-                    rounding=None if half is None else _rounding(reference, half),
-                )
-    return comparisons
+def _measured(
+    reference: NDArray[Any] | None, result: NDArray[Any] | None, half: Half | None
+) -> OutputComparison:
+    """Compare an output of the original with that of the result; either may be missing."""
+    is_float = reference is None or metrics.is_float(reference)
+    if reference is None or result is None or result.shape != reference.shape:
+        return OutputComparison(_INCOMPARABLE, is_float)
+    measured = OutputComparison(
+        metrics.measure(reference, result),
+        is_float,
+        only=(metrics.only_value(reference), metrics.only_value(result)),
+    )
+    if not is_float:
+        return measured
+    return replace(
+        measured,
+        moments=metrics.moments(reference),
+        off=metrics.differences(reference, result),
+        rounding=None if half is None else _rounding(reference, half),
+    )
 
 
 _INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0, np.inf, 0.0)
@@ -254,19 +255,10 @@ class Float32Noise:
             self._session = sessions.open_session(self._model, self._device, self._libraries, optimised=False)
         return sessions.run_session(self._session, feeds)
 
-    def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:
-        """Return the RMS differences from `outputs`, for each floating-point output, the largest in any step;
-        empty if the model does not run unoptimised.
-        """
-        values, noise = self.outputs(feeds), dict[str, Channels]()
-        for step in Runs(feeds, outputs, values).steps if values is not None else ():
-            plain = dict(arrays(step.rewritten))
-            for name, value in arrays(step.original):
-                if metrics.is_float(value) and name in plain and plain[name].shape == value.shape:
-                    off = metrics.differences(value, plain[name])
-                    before = noise.get(name, off)
-                    noise[name] = {axis: np.maximum(off[axis], before[axis]) for axis in off}
-        return noise
+    def compared(self, runs: Runs) -> list[SampleComparison]:
+        """Compare the original's outputs with these, in each step; empty if they are unavailable."""
+        plain = self.outputs(runs.feeds)
+        return [] if plain is None else compare(replace(runs, rewritten=plain), "")
 
 
 # The names, types and shapes of the inputs and outputs of two models, and their differences.
@@ -371,7 +363,9 @@ def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFa
         return ()
     outputs = [name for name in _halved(before, after, "outputs") if name in runs.original]
     rounded = {name: _rounded(runs.original[name], half) for name in outputs}
-    far = [name for name in outputs if is_far(_replaced(runs, {**runs.original, name: rounded[name]}))]
+    far = [
+        name for name in outputs if is_far(replace(runs, rewritten={**runs.original, name: rounded[name]}))
+    ]
     ports = [_port(name, runs.original[name], half, is_input=False) for name in far]
     names = [name for name in _halved(before, after, "inputs") if name in runs.feeds]
     try:
@@ -407,7 +401,7 @@ def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: I
         feeds = sequences.changed(
             runs.feeds, lambda step: {n: _rounded(v, half) if n in names else v for n, v in step.items()}
         )
-        return is_far(_replaced(runs, sessions.run_session(before, feeds)))
+        return is_far(replace(runs, rewritten=sessions.run_session(before, feeds)))
 
     if not names or not moves(names):
         return ()
@@ -421,10 +415,6 @@ def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: I
 
 _MOST = 16
 """The most inputs that are rounded one by one, a run for each."""
-
-
-def _replaced(runs: Runs, outputs: Any) -> Runs:
-    return Runs(runs.feeds, runs.original, outputs)
 
 
 def _rounded(array: Any, half: Half) -> Any:

@@ -89,7 +89,7 @@ class Selections:
     """The models of a comparison, to impose the selections of the original where they explain a failure."""
 
     def __init__(self, models: Models) -> None:
-        self._models = models
+        self.models = models
         self._vain = 0
 
     def imposed(self, feeds: Feeds, bounds: Tolerances) -> Imposed | None:
@@ -100,7 +100,7 @@ class Selections:
         """
         if self._vain >= MOST_VAIN:
             return None
-        found = impose(*self._models.instrumented(), feeds)
+        found = impose(*self.models.instrumented(), feeds)
         limit = (Tolerances() if bounds.error is None else bounds).error or 0.0
         if found is None or not all(choice.ratio <= 2 * limit for choice in found.choices):
             self._vain += 1
