@@ -279,17 +279,6 @@ def test_external_data_of_a_body_is_found(tmp_path):
     assert found.first_lost.node == "square"
 
 
-def test_the_names_of_values_are_gathered_once(monkeypatch):
-    """Not for every value again: of thousands of nodes that took minutes."""
-    gathered = []
-    names = instrumented_model.InstrumentedModel.value_names
-    assert names.fget is not None
-    counting = property(lambda self: gathered.append(self) or names.fget(self))
-    monkeypatch.setattr(instrumented_model.InstrumentedModel, "value_names", counting)
-    assert blamed(model(SQUARE), X).worst is not None
-    assert len(gathered) == 2
-
-
 # ---- choices
 
 ROUTER = """g (float[4,8] x) => (float[4,2,8] y) <float[8,8] one, float[8,8] table> {
