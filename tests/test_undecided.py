@@ -120,6 +120,10 @@ def test_it_is_said(inexact):
     assert html_file._plain_output(found.outputs[0])["ok"] is None
     assert [*verdict_text.hints(found)] == ["--data FILE.npz   # other inputs: these decide nothing"]
     assert found.to_json()["outputs"][0]["is_undecided"]
+    for samples in ([1, 0.5], [0.5, 1]):  # of the sample that is farthest off
+        assert (
+            "error 0.1 is above 0.01, but float32 itself differs by 0.06" in judged(0.05, samples).faults[0]
+        )
 
 
 def constant_image():
