@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -264,37 +265,50 @@ class Float32Noise:
 # The names, types and shapes of the inputs and outputs of two models, and their differences.
 
 
-def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any) -> dict[str, str]:
-    """Return a warning, by name, for each output whose inferred shape differs from the declared one in both.
-
-    onnxruntime reports either shape, so different session shapes do not imply different models.
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """How the inputs and outputs of two models differ, a sentence each, and warnings about outputs whose
+    inferred shape differs from the declared one in both.
     """
-    differing = _reshaped(before, after)
-    old, new = map(_declared, models) if differing else ({}, {})
-    return {
-        was.name: f"output '{was.name}' declares the shape {declared}, and onnxruntime finds {inferred}"
-        for was, now in differing
-        if (declared := old.get(was.name)) is not None and declared == new.get(was.name)
-        for inferred in (now.shape if was.shape == declared else was.shape,)
-    }
+
+    differences: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
-def undeclared(model: Runnable, before: Any, after: Any) -> set[str]:
-    """Return the outputs without a declared shape for which the two sessions infer different shapes.
+def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes) -> Borders:
+    """Compare the inputs and outputs of two models by their sessions.
 
-    onnxruntime infers more for a result, whose values declare shapes, and reports an unknown shape as scalar.
+    onnxruntime reports an inferred or a declared shape, and infers more for a result, whose values declare
+    shapes: an output for which both models declare the same one, or the original none, may have any.
     """
-    differing = {was.name for was, _ in _reshaped(before, after)}
-    return differing - _declared(model).keys() if differing else set()
-
-
-def _reshaped(before: Any, after: Any) -> list[tuple[Any, Any]]:
-    pairs = zip(before.get_outputs(), after.get_outputs(), strict=False)
-    return [(was, now) for was, now in pairs if was.name == now.name and was.shape != now.shape]
+    found: list[str] = []
+    warnings: list[str] = []
+    shapes = functools.cache(lambda: [_declared(model) for model in models])
+    for side in ("inputs", "outputs"):
+        old, new = (getattr(session, f"get_{side}")() for session in (before, after))
+        if [entry.name for entry in old] != [entry.name for entry in new]:
+            found.append(f"the {side} are {_names(new)}, and were {_names(old)}")
+            continue
+        for was, now in zip(old, new, strict=True):
+            halved = io is not IOTypes.KEEP and {was.type, now.type} <= _HALF_OR_FLOAT
+            if was.type != now.type and not halved:
+                found.append(f"'{was.name}' is {now.type}, and was {was.type}")
+            if was.shape == now.shape:
+                continue
+            declared = [each.get(was.name) for each in shapes()] if side == "outputs" else [[], None]
+            if declared[0] == declared[1]:
+                inferred = now.shape if was.shape == declared[0] else was.shape
+                said = (
+                    f"output '{was.name}' declares the shape {declared[0]}, and onnxruntime finds {inferred}"
+                )
+                warnings += [said] if declared[0] is not None else []
+            elif declared[0] is not None:
+                found.append(f"'{was.name}' has the shape {now.shape}, and had {was.shape}")
+    return Borders(tuple(found), tuple(warnings))
 
 
 def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
-    """Return the declared shapes of a model's outputs, in onnxruntime's form."""
+    """Return the shapes that a model declares of its outputs, in onnxruntime's form."""
     proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
     return {
         info.name: [
@@ -304,23 +318,6 @@ def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
         if info.type.tensor_type.HasField("shape")
         for shape in (info.type.tensor_type.shape,)
     }
-
-
-def differences(before: Any, after: Any, io: IOTypes, exempt: Container[str]) -> Iterator[str]:
-    """Yield the differences of the second session from the first in names, types and shapes, one sentence
-    each, without shapes of the `exempt` outputs.
-    """
-    for side in ("inputs", "outputs"):
-        old, new = (getattr(session, f"get_{side}")() for session in (before, after))
-        if [entry.name for entry in old] != [entry.name for entry in new]:
-            yield f"the {side} are {_names(new)}, and were {_names(old)}"
-            continue
-        for was, now in zip(old, new, strict=True):
-            halved = io is not IOTypes.KEEP and {was.type, now.type} <= _HALF_OR_FLOAT
-            if was.type != now.type and not halved:
-                yield f"'{was.name}' is {now.type}, and was {was.type}"
-            if was.shape != now.shape and (side == "inputs" or was.name not in exempt):
-                yield f"'{was.name}' has the shape {now.shape}, and had {was.shape}"
 
 
 _HALF_OR_FLOAT = {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}

@@ -346,11 +346,9 @@ def verify_trials(
             on_step("opening the result (2 of 3)")
             with emulated(models[1], where, late=True) as runnable:
                 after = _open_rewritten(runnable, where, libraries)
-                wrong = comparison.wrongly_declared((float32, models[1]), before, after)
-                exempt = {*wrong, *comparison.undeclared(float32, before, after)}
-                differences = tuple(comparison.differences(before, after, io, exempt))
-                warnings = (*filter(None, [reference.note]), *wrong.values())
-                blank = replace(blank, signature=differences, warnings=warnings)
+                borders = comparison.borders((float32, models[1]), before, after, io)
+                warnings = (*filter(None, [reference.note]), *borders.warnings)
+                blank = replace(blank, signature=borders.differences, warnings=warnings)
                 noise = Float32Noise(float32, where, libraries)
                 half = emulation.half_of(runnable)
                 if (effective := bounds.of(half)) != bounds and half is not None:
@@ -359,7 +357,7 @@ def verify_trials(
                 imposed = Selections(Models(float32, runnable, where, libraries))
                 pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32), imposed)
                 on_step("running both (3 of 3)")
-                return blank if differences else judge(blank, pair, trials)
+                return blank if borders.differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
             cause = str(error)
             return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
