@@ -69,8 +69,8 @@ def ones(count):
     ],
 )
 def test_every_value_is_rounded_and_no_sum_within_a_node(body, feeds, wanted):
-    """Squares overflow and underflow, also directly before a root and in functions; a product adds in float32;
-    a scatter adds one by one, as on a GPU, where 2048 + 1 is 2048.
+    """Squares overflow and underflow, also directly before a root and in functions; a product adds in
+    float32; a scatter adds one by one, as on a GPU, where 2048 + 1 is 2048.
     """
     first, *others = emulated(body, feeds, opset=18)
     assert first.ravel().tolist() == wanted
