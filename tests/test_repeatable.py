@@ -134,20 +134,6 @@ def test_what_is_dropped_is_drawn_as_well(training):
     assert (first["e"].dtype, first["f"].dtype) == (np.float16, np.float32)
 
 
-MONTE_CARLO = """<ir_version: 8, opset_import: ["": 17]>
-g (float[2, 8] x) => (float[2, 8] y) <float[8, 8] w, float half = {0.5}, bool yes = {1}>
-{ h = Gemm (x, w) r = Relu (h) d = Dropout (r, half, yes) k = MatMul (d, w) y = Dropout (k, half, yes) }"""
-
-
-def test_dropout_in_training_mode_is_compared():
-    """As a network that is asked several times has it: what is dropped is the same in half."""
-    model = parser.parse_model(MONTE_CARLO)
-    model.graph.initializer.append(numpy_helper.from_array(np.eye(8, dtype=np.float32) * 0.3, "w"))
-    made = amp_rewrite.rewrite(model)
-    feeds = {"x": np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)}
-    assert amp_rewrite.verify(model, made.model, [feeds]).ok
-
-
 TRAINS = """<ir_version: 8, opset_import: ["": 13]>
 g (float[4,64] x) => (float[4,64] y, bool[4,64] m, float[4,64] z)
 <float[64,64] w, float ratio = {0.3}, bool trains = {1}> {
