@@ -266,7 +266,7 @@ class Float32Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Borders:
+class BorderDifferences:
     """How the inputs and outputs of two models differ, a sentence each, and warnings about outputs whose
     inferred shape differs from the declared one in both.
     """
@@ -275,7 +275,7 @@ class Borders:
     warnings: tuple[str, ...]
 
 
-def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes) -> Borders:
+def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes) -> BorderDifferences:
     """Compare the inputs and outputs of two models by their sessions.
 
     onnxruntime reports an inferred or a declared shape, and infers more for a result, whose values declare
@@ -304,7 +304,7 @@ def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTy
                 warnings += [said] if declared[0] is not None else []
             elif declared[0] is not None:
                 found.append(f"'{was.name}' has the shape {now.shape}, and had {was.shape}")
-    return Borders(tuple(found), tuple(warnings))
+    return BorderDifferences(tuple(found), tuple(warnings))
 
 
 def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
