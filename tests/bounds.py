@@ -80,7 +80,7 @@ def broken(source: onnx.ModelProto | Path, sample: Feeds) -> Iterator[str]:
     for name, array in sample.items():
         yield from sizes.wrong(name, np.shape(array))
     runner = InstrumentedModel(serialization.to_proto(analysis.loaded), Device.CPU)
-    for values in runner.chunks(runner.value_names, sample):
+    for values in runner.chunks(runner.values, sample):
         for name, array in values.items():
             yield from sizes.wrong(name, np.shape(array))
             bound = known.get(name, UNKNOWN)

@@ -231,95 +231,13 @@ def test_a_file_that_is_wrong_is_refused(case, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_was_seen_of_another_model_is_not_merged_or_used(tmp_path):
+def test_what_was_seen_of_another_model_is_not_merged(tmp_path):
     """The file is named."""
     seen = amp_rewrite.observe(model(CHAIN), feeds(), device="cpu")
     seen.save(tmp_path / "seen.json")
     other = amp_rewrite.observe(model(CHAIN.replace("Relu", "Abs")), feeds(), device="cpu")
     with pytest.raises(OptionError, match="is of another model than"):
         Observed.load(tmp_path / "seen.json").merge(other)
-    onnx.save(model(CHAIN.replace("Relu", "Abs")), tmp_path / "m.onnx")
-    line = commands.failure(tmp_path / "m.onnx", "--calibrate", tmp_path / "seen.json")
-    said = "was observed on another model; observe the model that you rewrite"
-    assert line == f"amp-rewrite: {tmp_path / 'seen.json'}: {said}"
-
-
-# ---- the command
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A model that overflows on two of three samples, which are in a folder of their own."""
-    onnx.save(model(CHAIN), tmp_path / "m.onnx")
-    (tmp_path / "data").mkdir()
-    for seed in range(3):
-        np.savez(tmp_path / "data" / f"{seed}.npz", **feeds(seed=seed, scale=[1.0, 1e6][seed > 0]))
-    return tmp_path
-
-
-def test_calibration_decides_and_is_saved(folder):
-    """What the samples show stays float32; the saved file gives the same result without them."""
-    path, saved, report = folder / "m.onnx", folder / "seen.json", folder / "report.json"
-    flags = ("--skip=verify", "--calibrate", folder / "data", "--save-observed", saved, "--json", report)
-    done = commands.run(path, "-o", folder / "a.onnx", *flags)
-    assert done.exit_code == 0, done.output
-    assert "seen     8 values on 3 samples: 6 beyond float16's range" in done.output
-    told = json.loads(report.read_text())
-    assert told["calibration"] == {"samples": 3, "values": 8, "beyond": 6, "flushed": 0}
-    assert told["observed"] > 0
-    again = ("--skip=verify", "--calibrate", saved)
-    assert commands.run(path, "-o", folder / "b.onnx", *again).exit_code == 0
-    assert (folder / "a.onnx").read_bytes() == (folder / "b.onnx").read_bytes()
-    said = commands.run("explain", path, "scaled", "--calibrate", saved).output
-    assert "was seen in 'c' in 3 samples" in said
-
-
-def test_observations_are_merged_by_the_command(folder):
-    """Several files, and what is seen now, become one."""
-    one, two, both = (folder / f"{name}.json" for name in ("one", "two", "both"))
-    for name, at in ((one, 0), (two, 1)):
-        data = folder / "data" / f"{at}.npz"
-        commands.run(folder / "m.onnx", "--dry-run", "--calibrate", data, "--save-observed", name)
-    flags = ("--calibrate", one, "--calibrate", two, "--save-observed", both)
-    assert commands.run(folder / "m.onnx", "--dry-run", *flags).exit_code == 0
-    assert Observed.load(both) == Observed.load(one).merge(Observed.load(two))
-
-
-REFUSED = {
-    "an empty folder": (("--calibrate", "empty"), "holds no samples"),
-    "no such file": (("--calibrate", "none.npz"), "there is no such file"),
-    "does not fit": (("--calibrate", "wrong"), "but float32[2,5] was given"),
-    "NaN": (("--calibrate", "nan"), "input 'x' holds NaN; leave this sample out"),
-    "nothing to save": (
-        ("--save-observed", "s.json"),
-        "--save-observed has no effect without --calibrate; add --calibrate",
-    ),
-    "all is forced": (
-        ("--calibrate", "data", "--level", "unsafe-force-all"),
-        "decides all, whatever is observed; leave out --calibrate",
-    ),
-    "observed and forced": (
-        ("--calibrate", "s.json", "--level", "unsafe-force-all"),
-        "leave out --calibrate",
-    ),
-    "overwritten": (("--calibrate", "data", "--save-observed", "data/1.npz"), "both name"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_one_line(case, folder, monkeypatch):
-    """With exit code 2, and nothing is written."""
-    monkeypatch.chdir(folder)
-    for name, sample in (("wrong", {**feeds(), "x": np.ones((2, 5), np.float32)}), ("nan", feeds(mask=0))):
-        (folder / name).mkdir()
-        np.savez(folder / name / "0.npz", **feeds())
-        sample["x"] = sample["x"] if name == "wrong" else sample["x"] * np.float32(np.nan)
-        np.savez(folder / name / "1.npz", **sample)
-    (folder / "empty").mkdir()
-    before = sorted(folder.rglob("*"))
-    flags, said = REFUSED[case]
-    assert said in commands.failure("m.onnx", *flags)
-    assert sorted(folder.rglob("*")) == before
 
 
 def raising():

@@ -68,7 +68,7 @@ def arrays_of(model, samples):
     """The values of the main graph in each run, with their names, from sessions that output them all."""
     instrumented = InstrumentedModel(model, Device.CPU)
     for sample in samples:
-        for chunk in instrumented.chunks(instrumented.value_names, sample):
+        for chunk in instrumented.chunks(instrumented.values, sample):
             yield from chunk.items()
 
 

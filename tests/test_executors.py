@@ -23,7 +23,7 @@ from amp_rewrite.errors import (
     WorkerError,
 )
 from amp_rewrite.process import executors
-from tests.commands import failure, run
+from tests.commands import run
 from tests.test_calibration import CHAIN, feeds
 from tests.test_tuning import offset
 from tests.text import model
@@ -156,11 +156,3 @@ def test_the_command_line_takes_executors(tmp_path):
     assert [(k, v["low"], v["high"]) for k, v in one["values"].items()] == [
         (k, v["low"], v["high"]) for k, v in two["values"].items()
     ]
-
-
-def test_an_executor_needs_work(tmp_path):
-    """--executor alone is refused: the comparison runs here."""
-    onnx.save(model(CHAIN), tmp_path / "m.onnx")
-    line = failure(tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--executor", "dask://127.0.0.1:1")
-    assert "--executor has no effect without --calibrate" in line
-    assert not (tmp_path / "o.onnx").exists()

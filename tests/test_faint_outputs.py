@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 import amp_rewrite
@@ -158,62 +157,6 @@ def test_elements_of_sequences_stay_as_they_are():
     outcome, asked = mended(proto)
     assert [sorted(faint) for faint in asked] == [[], ["y[0]"], []]
     assert outcome.result.report.faint == {}
-
-
-# ---- the command line
-
-
-@pytest.fixture
-def path(tmp_path):
-    """The model as a file, with its inputs in the same folder."""
-    onnx.save(text.model(FAINT, WEIGHTS), tmp_path / "model.onnx")
-    np.savez(tmp_path / "given.npz", **SAMPLE)
-    return tmp_path / "model.onnx"
-
-
-def run(path, *arguments):
-    """Runs the main command on the inputs beside the model, in this process."""
-    return commands.run(path, "--data", path.with_name("given.npz"), *arguments)
-
-
-def test_the_report_says_so(path):
-    """With the number, in the terminal, in JSON, and in what explains the result."""
-    result = run(path, "--json", path.with_name("report.json"), "-v")
-    assert result.exit_code == 0, result.output
-    report = json.loads(path.with_name("report.json").read_text())
-    assert report["faint"] == pytest.approx({"y": report["verification"]["outputs"][0]["floor"]})
-    cost = f"{report['faint']['y']:.1e}"
-    said = (
-        "faint    the last products before 'y' stay float32: rounding that output alone to float16 makes a "
-        f"relative error of {cost}"
-    )
-    assert said in result.output.splitlines()
-    rewritten = path.with_name("model_fp16.onnx")
-    assert f"amp-rewrite explain {rewritten}" in result.output
-    explained = commands.run("explain", rewritten, "last")
-    assert (
-        f"it makes output 'y', whose rounding to float16 alone makes a relative error of {cost}"
-        in explained.output
-    )
-
-
-@pytest.mark.parametrize("flags", [("--skip", "repair"), ("--force-half", "last"), ("--allow", "MatMul")])
-def test_flags_have_authority_over_it(path, flags):
-    """What the user says of the node counts, and so does that no run is to decide."""
-    result = run(path, *flags)
-    assert result.exit_code in (0, 1)
-    assert "faint " not in result.output
-
-
-def test_in_place_it_is_the_same(path):
-    """The original in memory is rewritten again, and the plan that is saved is that of the result."""
-    beside, plan = path.with_name("beside.onnx"), path.with_name("plan.json")
-    run(path, "-o", beside, "--save-plan", plan)
-    again = path.with_name("again.onnx")
-    assert "faint " in run(path, "-o", again, "--plan", plan, "-v").output
-    assert again.read_bytes() == beside.read_bytes()
-    assert run(path, "--in-place").exit_code == 0
-    assert path.read_bytes() == beside.read_bytes()
 
 
 MODELS = Path(__file__).parents[2] / "shared/models"

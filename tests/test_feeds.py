@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
-from amp_rewrite.errors import FeedError, OptionError
+from amp_rewrite.errors import FeedError
 from tests.real_models import INDEX, MODELS
 from tests.sampling import every
 from tests.sessions import Runtime
@@ -242,35 +242,6 @@ def test_flags_say_where_inputs_come_from(tmp_path):
     files = CliRunner().invoke(show, ["--data", "a.npz", "--data", str(tmp_path)]).output
     assert "a.npz" in files
     assert str(tmp_path) in files
-
-
-@pytest.mark.parametrize("text", ["batch", "batch=", "=4", "batch=four", "batch=-1", "batch=1.5"])
-def test_a_dim_that_is_not_a_size(text):
-    """One line shows the syntax."""
-    error = CliRunner().invoke(show, ["--dim", text]).exception
-    assert isinstance(error, OptionError)
-    assert str(error) == f"--dim {text} is not NAME=SIZE; write it as in --dim batch=4"
-
-
-def test_two_sizes_for_one_dimension():
-    """Two different sizes are refused in one line."""
-    error = CliRunner().invoke(show, ["--dim", "n=1", "--dim", "n=2"]).exception
-    assert isinstance(error, OptionError)
-    assert str(error) == "--dim gives n two sizes; give it once"
-
-
-@pytest.mark.parametrize("digits", [19, 5000])
-def test_a_dim_that_is_too_large(digits):
-    """ONNX dimensions have 64 bits, and Python limits the digits of an integer."""
-    error = CliRunner().invoke(show, ["--dim", f"n={'9' * digits}"]).exception
-    assert isinstance(error, OptionError)
-    assert str(error) == "--dim n is larger than any dimension; give at most 18 digits"
-
-
-@pytest.mark.parametrize("asked", [["--samples", "0"], ["--seed", "-1"], ["--seed", "x"]])
-def test_numbers_out_of_range(asked):
-    """They are usage errors with exit code 2."""
-    assert CliRunner().invoke(show, asked).exit_code == 2
 
 
 # --- real data

@@ -140,41 +140,6 @@ def feeds_of(path):
     return [*feeds_for.feeds(path, Data())]
 
 
-TWINS = """g (float[4, 64] x, bool c) => (float[4, 64] y) <float[64, 64] w> {
-  [n] a = MatMul (x, w)
-  [r] b = Relu (a)
-  [n] d = MatMul (b, w)
-  y = If (c) <then_branch = t () => (float[4, 64] p) { [n] e = Neg (d)  [n] p = MatMul (e, w) },
-      else_branch = f () => (float[4, 64] q) { [n] q = Relu (d) }>
-}"""
-
-
-@pytest.mark.parametrize("flags", [(), ("--deny", "MatMul")], ids=["half", "nothing is half"])
-def test_two_nodes_of_one_name_get_names_of_their_own(flags, tmp_path):
-    """onnxruntime refuses such an original: it is compared with other names, and the result loads."""
-    onnx.save(text.model(TWINS), tmp_path / "m.onnx")
-    done = run(tmp_path / "m.onnx", "-o", tmp_path / "r.onnx", *flags)
-    assert done.exit_code == 0, done.output
-    told = (
-        "2 nodes have the name of another ('n'), which onnxruntime refuses; the result calls the first 'n_2'"
-    )
-    assert told in done.stdout
-    assert "PASS" in done.stdout
-    sessions.open_session(tmp_path / "r.onnx")
-    assert sum(node.name == "n" for node in onnx.load(tmp_path / "r.onnx").graph.node) == 1
-
-
-def test_that_the_original_does_not_load_is_said_first(tmp_path):
-    """Before anything else, also of a model that stays as it is."""
-    own = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[4, 4] x) => (float[4, 4] y)
-        <float[4, 4] w> { a = own.Op (x)  y = MatMul (a, w) }"""
-    onnx.save(text.unchecked(own), tmp_path / "m.onnx")
-    for flags in ((), ("--deny", "MatMul")):
-        done = run(tmp_path / "m.onnx", *flags)
-        assert done.exit_code == 0
-        assert done.output.startswith("not compared with the original, which does not load: onnxruntime")
-
-
 @pytest.mark.parametrize(
     ("name", "operator", "why"),
     [

@@ -1,62 +1,32 @@
 """Synthetic images: the range that a graph says, and both where it says none."""
 
-import json
-
 import numpy as np
-import onnx
 import pytest
 
 from amp_rewrite import analyze
 from amp_rewrite.errors import OptionError
 from tests import text
-from tests.commands import run
+from tests.test_synthetic_inputs import CASES as INPUTS
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.inputs.values import ImageRange
 
-UNIT, BYTES = ImageRange.UNIT, ImageRange.BYTES
+IDENTITY = text.model("""g (float[1,3,8,8] x) => (float[1,3,8,8] y) <float[3,3,1,1] w> {
+    a = Identity (x) y = Conv (a, w) }""")
+CASES = [(case, claim) for case in INPUTS for claim in case.claims if claim.startswith("images")]
 
 
-CONV = "float[3,3,1,1] w"
-CHANNELS_LAST = "a = Transpose <perm = [0, 3, 1, 2]> (x) y = Conv (a, w)"
-SCALE = "float s = {0.1}, uint8 z = {0}"
-QUANTISED = "q = QuantizeLinear (x, s, z) a = DequantizeLinear (q, s, z) y = Conv (a, w)"
-
-
-def graph(body, weights=""):
-    """A model of one image, from the nodes before its `Conv`."""
-    stored = f"{weights}, {CONV}" if weights else CONV
-    return text.model(f"g (float[1,3,8,8] x) => (float[1,3,8,8] y) <{stored}> {{ {body} y = Conv (a, w) }}")
-
-
-@pytest.mark.parametrize(
-    ("body", "weights", "ranges"),
-    [
-        ("a = Div (x, c)", "float c = {255}", [BYTES]),
-        ("a = Mul (x, c)", "float c = {0.003921569}", [BYTES]),
-        ("a = Mul (c, x)", "float c = {0.003921569}", [BYTES]),
-        ("a = Sub (x, c)", "float[3,1,1] c = {123.7, 116.3, 103.5}", [BYTES]),
-        ("a = Add (x, c)", "float[3,1,1] c = {-123.7, -116.3, -103.5}", [BYTES]),
-        ("a = Sub (c, x)", "float c = {255}", [BYTES]),
-        ("b = Sub (x, c) a = Div (b, d)", "float c = {0.485}, float d = {0.229}", [UNIT]),
-        ("a = Mul (x, c)", "float c = {2}", [UNIT]),
-        ("a = Mul (x, c)", "float c = {255}", [UNIT]),  # which makes 0..255 of it
-        ("a = Clip (x, c, d)", "float c = {0}, float d = {1}", [UNIT]),
-        ("a = Clip (x, c, d)", "float c = {0}, float d = {255}", [BYTES]),
-        ("b = Transpose <perm = [0, 1, 3, 2]> (x) a = Div (b, c)", "float c = {127.5}", [BYTES]),
-        ("a = Transpose <perm = [0, 1, 3, 2]> (x)", "", [UNIT, BYTES]),
-        ("a = Cast <to = 1> (x)", "", [UNIT, BYTES]),
-        ("b = Conv (x, w) a = Div (b, c)", "float c = {255}", [UNIT, BYTES]),  # not of the image itself
-    ],
-)
-def test_the_graph_says_the_range_or_both_are_tried(body, weights, ranges):
-    """By the first constant that it applies; the images are in that range."""
-    model = graph(body, weights)
+@pytest.mark.parametrize(("case", "claim"), CASES, ids=[case.title for case, _ in CASES])
+def test_images_are_tried_in_the_ranges_that_are_claimed(case, claim):
+    """One trial for each, whose samples are in that range; the analysis assumes images of the same inputs."""
+    model, ranges = text.unchecked(case.model), [ImageRange(word) for word in claim.split()[1:]]
     found = feeds.trials(model, Data())
-    assert [trial.source.images for trial in found] == ranges
-    for trial, images in zip(found, ranges, strict=True):
+    assert [trial.source.images for trial in found] == (ranges or [None])
+    assumed = analyze(model).ranges().counts.inputs
+    assert [each.source.value for each in assumed] == ["image"] * bool(ranges)
+    for trial, images in zip(found, ranges, strict=False):
         (sample,) = trial.samples
         assert images.most / 2 < sample["x"].max() <= images.most
         (again,) = feeds.feeds(model, feeds.of_source(Data(), trial.source))
@@ -77,29 +47,6 @@ def test_what_is_no_synthetic_image_is_tried_once(tmp_path):
         assert trial.source.images is None
 
 
-IMAGES = {
-    "four channels": ("float[1,4,8,8] x", "float[2,4,1,1] w", "y = Conv (x, w)", True),
-    "channels last": ("float[1,8,8,3] x", "float[2,3,1,1] w", CHANNELS_LAST, True),
-    "resized": ("float[1,3,8,8] x", "float[4] s = {1, 1, 2, 2}", "y = Resize (x, , s)", True),
-    "quantised": ("float[1,3,8,8] x", f"{SCALE}, float[2,3,1,1] w", QUANTISED, True),
-    "hidden states": ("float[1,3,8,8] h", "float[8,8] w", "y = MatMul (h, w)", False),
-    "two channels": ("float[1,2,8,8] x", "float[2,2,1,1] w", "y = Conv (x, w)", False),
-    "latents": ("float[1,4,8,8] latent_sample", "float[2,4,1,1] w", "y = Conv (latent_sample, w)", False),
-    "a spectrogram": ("float[1,1,80,8] mel", "float[2,1,1,1] w", "y = Conv (mel, w)", False),
-    "weights": ("float[2,3,1,1] x", "float[1,3,8,8] d", "y = Conv (d, x)", False),
-    "offsets": ("float[1,4,8,8] x", "float[1,3,8,8] d", "a = Mul (x, x) y = Conv (d, a)", False),
-}
-
-
-@pytest.mark.parametrize(("declared", "stored", "body", "expected"), IMAGES.values(), ids=list(IMAGES))
-def test_images_have_channels_and_go_into_a_convolution_or_a_resize(declared, stored, body, expected):
-    """What is drawn and what is assumed of its range follow one rule."""
-    model = text.model(f"g ({declared}) => (float[a,b,c,d] y) <{stored}> {{ {body} }}")
-    ranges = analyze(model).ranges().counts.inputs
-    assert [each.source.value for each in ranges] == (["image"] if expected else [])
-    assert (feeds.trials(model, Data())[0].source.images is not None) == expected
-
-
 @pytest.mark.parametrize(("low", "high"), [(0, 255), (-1, 1), (3, 3)])
 def test_a_declared_range_is_kept(low, high):
     """Images, and other floats, are anywhere in it; there is nothing to try."""
@@ -115,26 +62,9 @@ def test_a_declared_range_is_kept(low, high):
 
 def test_what_half_does_not_hold_is_not_drawn():
     """Whatever reads it stays float32, and numbers of that size would tell nothing of the rest."""
-    (first, _) = feeds.trials(graph("a = Identity (x)"), Data(ranges={"x": (0, 3e38)}))
+    (first, _) = feeds.trials(IDENTITY, Data(ranges={"x": (0, 3e38)}))
     (sample,) = first.samples
     assert sample["x"].max() <= 1
-
-
-def test_the_command_compares_in_the_declared_range(tmp_path):
-    """Half overflows at 255, and not at 1: both ways pass, with another plan."""
-    weights = "float[8,3,1,1] w, float[8,8,1,1] v, float[3,8,1,1] u"
-    arrays = {"w": np.full((8, 3, 1, 1), 50, np.float32), "v": np.full((8, 8, 1, 1), 1e-5, np.float32)}
-    body = f"""g (float[1,3,8,8] x) => (float[1,3,8,8] y) <{weights}> {{
-        a = Conv (x, w) b = Conv (a, v) y = Conv (b, u) }}"""
-    onnx.save(text.model(body, {**arrays, "u": np.ones((3, 8, 1, 1), np.float32)}), tmp_path / "m.onnx")
-    kept = []
-    for declared in ("x=0:1", "x=0:1000"):
-        files = ("-o", tmp_path / "r.onnx", "--json", tmp_path / "r.json")
-        done = run(tmp_path / "m.onnx", *files, "--range", declared, "--skip=rescale", "-v")
-        assert done.exit_code == 0, done.output
-        assert "synthetic sample (seed 0)" in done.output
-        kept.append(json.loads((tmp_path / "r.json").read_text())["nodes"]["full"])
-    assert kept[0] == 0 < kept[1]
 
 
 def test_images_of_two_ranges_have_what_the_graph_says():
@@ -149,62 +79,7 @@ def test_images_of_two_ranges_have_what_the_graph_says():
 
 def test_the_range_can_be_given_from_python():
     """By its name; another one is refused."""
-    (sample,) = feeds.feeds(graph("a = Identity (x)"), Data(images="0..255"))
+    (sample,) = feeds.feeds(IDENTITY, Data(images="0..255"))
     assert sample["x"].max() > 200
     with pytest.raises(OptionError, match=r"Data.images: '0..9' is not one of 0..1, 0..255"):
         Data(images="0..9")
-
-
-def convolution(tail, bias, factor):
-    """A Conv of positive weights with a bias, and what follows."""
-    rng = np.random.default_rng(0)
-    weights = ",".join(f"{number:.6f}" for number in factor * rng.random(16 * 27))
-    biases, ones = (",".join([str(number)] * 16) for number in (bias, 1))
-    stored = f"float[16,3,3,3] w = {{{weights}}}, float[16] b = {{{biases}}}, float[16] one = {{{ones}}}"
-    return text.model(f"""g (float[1,3,32,32] image) => (float[1,16,30,30] y)
-        <{stored}, float low = {{0}}, float high = {{1}}> {{ a = Conv (image, w, b) {tail} }}""")
-
-
-# the bias is most of the Conv's output, and the norm takes it away again: of 0..1 little is left
-BIASED = convolution("y = InstanceNormalization (a, one, one)", 2000, 1)
-CLIPPED = convolution("y = Clip (a, low, high)", 0, 0.05)
-
-
-def test_the_better_conditioned_range_judges(tmp_path):
-    """Half loses the image of 0..1 beside the bias, and float32 itself some of it; both are shown."""
-    path = tmp_path / "m.onnx"
-    onnx.save(BIASED, path)
-    done = run(path, "--json", tmp_path / "r.json", "--samples", "2", "-v")
-    assert done.exit_code == 0, done.output
-    assert "on 2 synthetic samples (seed 0, images in 0..255); CPU" in done.output
-    assert "warning  if your images are in 0..1, the verdict is FAIL (error " in done.output
-    verdict = json.loads((tmp_path / "r.json").read_text())["verification"]
-    assert verdict["inputs"]["images"] == "0..255"
-    (other,) = verdict["not_judged"]
-    assert (other["images"], other["ok"]) == ("0..1", False)
-    assert other["noise"] > 2 * verdict["outputs"][0]["noise"]
-
-
-def test_a_saturated_output_judges_nothing(tmp_path):
-    """Images in 0..255 leave 1 everywhere: no noise, no error, and no proof."""
-    path = tmp_path / "m.onnx"
-    onnx.save(CLIPPED, path)
-    done = run(path, "-v")
-    assert "images in 0..1); CPU" in done.output
-    other = "on made-up images in 0..255 the error is 0.0e+00, that of float32 itself 0.0e+00"
-    assert other in done.output
-
-
-def test_what_fails_on_both_fails(tmp_path):
-    """A broken rewrite has no range to hide in, and blame and observation use the one that judges."""
-    path, broken = tmp_path / "m.onnx", tmp_path / "b.onnx"
-    onnx.save(BIASED, path)
-    off = onnx.ModelProto()
-    off.CopyFrom(BIASED)
-    off.graph.initializer.add().CopyFrom(onnx.numpy_helper.from_array(np.full(16, 1.2, np.float32), "other"))
-    off.graph.node[1].input[1] = "other"
-    onnx.save(off, broken)
-    done = run("verify", path, broken, "-v")
-    assert done.exit_code == 1
-    assert "images in 0..255); CPU" in done.output
-    assert "InstanceNormalization" in done.output

@@ -16,7 +16,6 @@ from amp_rewrite.errors import OptionError, TimeLimitError
 from amp_rewrite.process import interruptible
 from amp_rewrite.running import sessions
 from tests import text
-from tests.commands import run
 
 ROOT = Path(__file__).parents[1]
 ENDLESS = """g (float[4, 4] x) => (float[4, 4] y)
@@ -127,32 +126,6 @@ def test_a_signal_ends_whatever_runs_a_model(folder, number, command, graph):
     assert (ended, "Traceback" in errors) == (128 + number, False)
     assert {path.name for path in folder.iterdir()} <= {"model.onnx", "out.onnx", "temporary"}
     assert left_in(folder) == set()
-
-
-def test_a_rewrite_stands_when_its_comparison_takes_too_long(endless, folder):
-    """The result is written; it is not compared, and the line says which flag ended the comparison."""
-    done = run(endless, "-o", folder / "out.onnx", "--timeout", "0.5")
-    assert done.exit_code == 0
-    assert "not compared with the original: running the models took longer than --timeout" in done.stdout
-    assert (folder / "out.onnx").is_file()
-
-
-@pytest.mark.parametrize("command", [("verify", 2), ("bench", 1)], ids=lambda command: command[0])
-def test_nothing_to_show_is_bad_input(endless, command):
-    """verify and bench have no result then: one line, and exit code 2."""
-    name, models = command
-    done = run(name, *[endless] * models, "--timeout", "0.5")
-    assert (done.exit_code, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert "--timeout allows (0.5 s); give --timeout more seconds" in line
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_what_is_no_time_limit(endless, seconds):
-    """A limit is a number above zero; at the command line it goes by the name of its flag."""
-    done = run("verify", endless, endless, f"--timeout={seconds}")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "--timeout is not a number of seconds above 0" in done.stderr
 
 
 SAMPLES = [{"x": np.ones((4, 4), np.float32)}]

@@ -12,7 +12,7 @@ from amp_rewrite.demo import network
 from tests import commands, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.running import sessions
+from amp_rewrite.running import repeatable, sessions
 
 DRAWN = """<ir_version: 8, opset_import: ["": 13, "own": 1]>
 g (float[N, 64] x, bool c) => (float[N, 64] a, float[40, 100] b, float[40, 100] d, float16[N, 64] e,
@@ -96,7 +96,7 @@ def test_what_cannot_be_replaced_is_left():
     old = untyped.replace("13", "10").replace("Like (x)", "Like <dtype = 1> (x)")
     for source in (untyped, old):
         model = parser.parse_model(source)
-        assert sessions.repeatable(model) is None
+        assert repeatable.repeatable(model) is None
         assert run(model, {"x": np.zeros(4, np.float32)})[0]["y"].shape == (4,)
 
 
@@ -104,10 +104,10 @@ def test_only_what_draws_is_read(tmp_path):
     """A file without the name of such an operator is opened as it is."""
     path = tmp_path / "m.onnx"
     path.write_bytes(b"")
-    assert not sessions.may_draw(path)
+    assert not repeatable.may_draw(path)
     onnx.save(parser.parse_model(DRAWN), path)
-    assert sessions.may_draw(path)
-    assert sessions.repeatable(network()) is None
+    assert repeatable.may_draw(path)
+    assert repeatable.repeatable(network()) is None
 
 
 DROPPED = """<ir_version: 8, opset_import: ["": 17]>
@@ -132,20 +132,6 @@ def test_what_is_dropped_is_drawn_as_well(training):
     assert first["m"].mean() == pytest.approx(0.75, abs=0.02)
     assert first["e"].astype(np.float32).mean() == pytest.approx(0.3, abs=0.02)
     assert (first["e"].dtype, first["f"].dtype) == (np.float16, np.float32)
-
-
-MONTE_CARLO = """<ir_version: 8, opset_import: ["": 17]>
-g (float[2, 8] x) => (float[2, 8] y) <float[8, 8] w, float half = {0.5}, bool yes = {1}>
-{ h = Gemm (x, w) r = Relu (h) d = Dropout (r, half, yes) k = MatMul (d, w) y = Dropout (k, half, yes) }"""
-
-
-def test_dropout_in_training_mode_is_compared():
-    """As a network that is asked several times has it: what is dropped is the same in half."""
-    model = parser.parse_model(MONTE_CARLO)
-    model.graph.initializer.append(numpy_helper.from_array(np.eye(8, dtype=np.float32) * 0.3, "w"))
-    made = amp_rewrite.rewrite(model)
-    feeds = {"x": np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)}
-    assert amp_rewrite.verify(model, made.model, [feeds]).ok
 
 
 TRAINS = """<ir_version: 8, opset_import: ["": 13]>

@@ -189,10 +189,7 @@ def ended(folder, text, start):
     ("arguments", "code"),
     [
         (("own.onnx", "-q"), 0),  # where a line says that nothing was compared
-        pytest.param(("explain", "own.onnx", "--keep-full", ".*"), 0, marks=pytest.mark.slow),
         (("missing.onnx",), 2),
-        pytest.param(("own.onnx", "--nonsense"), 2, marks=pytest.mark.slow),
-        pytest.param(("--nonsense",), 2, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -212,10 +209,7 @@ def test_a_full_standard_error_changes_no_exit_code(tmp_path, arguments, code):
     [
         ("own.onnx -q --skip=verify >&- 2>&- <&-", 0),
         ("explain own.onnx --show=all | true", 0),
-        pytest.param("coverage own.onnx --json - >&-", 0, marks=pytest.mark.slow),
         pytest.param("coverage own.onnx --rules min-nodes=1 | true", 1, marks=pytest.mark.slow),
-        pytest.param("missing.onnx 2>&-", 2, marks=pytest.mark.slow),
-        pytest.param("--help >&-", 0, marks=pytest.mark.slow),
     ],
 )
 def test_streams_that_are_closed_change_no_exit_code(tmp_path, streams, code):

@@ -15,14 +15,14 @@ from onnx import parser
 
 import amp_rewrite
 from amp_rewrite import demo
-from amp_rewrite.errors import FeedError, ModelError, OptionError, RunError
+from amp_rewrite.errors import FeedError, ModelError, RunError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Level, Options
 from amp_rewrite.running import metrics, tolerances
+from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions, verification
-from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds as feeds_
 from amp_rewrite.running.inputs.feeds import InputSource
 from amp_rewrite.running.sessions import Device
@@ -36,7 +36,7 @@ UNDERFLOW = """g (float[2] x, float[2] seed) => (float[2] y) {
 
 def model(body):
     """A model from ONNX text, by its graph."""
-    return parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {body}')
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "own": 1]> {body}')
 
 
 def verdict(before, after, feeds, bounds=None, **options):
@@ -72,57 +72,7 @@ def test_what_half_loses_fails_here_and_passes_on_the_plain_cpu_provider(name):
     assert found.outputs[0].broken
 
 
-def test_a_good_rewrite_passes():
-    """The default rewrite of the same model passes, and the verdict has where it ran."""
-    before, feeds = MUTANTS["overflow"]
-    found = verdict(before, amp_rewrite.rewrite(before).model, feeds)
-    assert found.ok
-    assert found.samples == 1
-    assert "emulated" in found.how
-
-
-# ---- blame
-
-
-def test_the_first_node_to_overflow_is_named_with_what_it_reads():
-    """Blame names the square, the range of its inputs, and the number of values that overflow."""
-    before, feeds = MUTANTS["overflow"]
-    found = blame(before, amp_rewrite.rewrite(before, FORCED).model, feeds, device=Device.CPU)
-    lost = found.first_lost
-    assert (lost.node, lost.operator, lost.non_finite) == ("square", "Mul", 1)
-    assert (lost.low, lost.high) == (2, 300)
-    assert found.worst is lost
-
-
-def test_the_node_that_adds_most_error_comes_first():
-    """Without infinities, nodes are ranked by the error that they add, not by their total error."""
-    before, feeds = MUTANTS["underflow"]
-    found = blame(before, amp_rewrite.rewrite(before, FORCED).model, feeds, device=Device.CPU)
-    assert found.first_lost is None
-    assert found.nodes[0].node == "loss"
-    assert found.nodes[0].added == max(error.added for error in found.nodes)
-
-
-def test_blame_goes_through_a_graph_in_chunks(monkeypatch):
-    """Whatever the chunk size, every value that both models have is compared once."""
-    before, feeds = MUTANTS["overflow"]
-    after = amp_rewrite.rewrite(before, FORCED).model
-    whole = blame(before, after, feeds, device=Device.CPU)
-    monkeypatch.setattr("amp_rewrite.running.instrumented_model.CHUNK", 1)
-    assert blame(before, after, feeds, device=Device.CPU) == whole
-    assert len(whole.nodes) == 3
-
-
 # ---- the signature
-
-
-def test_a_renamed_output_is_part_of_the_verdict():
-    """Different names, types or shapes of inputs and outputs fail."""
-    before = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
-    renamed = model("g (float[2] x) => (float[2] z) { z = Relu (x) }")
-    found = verdict(before, renamed, {"x": np.float32([1, 2])})
-    assert not found.ok
-    assert found.signature == ("the outputs are 'z', and were 'y'",)
 
 
 def test_half_inputs_and_outputs_fail_unless_requested():
@@ -134,22 +84,17 @@ def test_half_inputs_and_outputs_fail_unless_requested():
     assert "tensor(float16)" in verdict(before, after, feeds).signature[0]
 
 
-def test_another_shape_is_incomparable():
-    """An output of another shape violates every bound."""
-    before = model("g (float[2] x) => (float[n] y) { y = Relu (x) }")
-    after = model("g (float[2] x) => (float[n] y) { y = Concat <axis = 0> (x, x) }")
-    assert not verdict(before, after, {"x": np.float32([1, 2])}).ok
+PADDED = "Conv <pads = [1, 1, 1, 1]>"
 
 
 @pytest.mark.parametrize("shape", [[], ["N", 4], [1, 4, 9, 8]])
 def test_an_output_that_declares_a_wrong_shape_is_compared(shape):
     """onnxruntime runs it, so the models are compared, and a warning names the declaration."""
-    weight = onnx.numpy_helper.from_array(np.full((4, 3, 3, 3), 0.1, np.float32), "w")
-    borders = [("x", [1, 3, 8, 8]), ("y", shape)]
-    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims) for name, dims in borders)
-    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
-    graph = onnx.helper.make_graph([conv], "g", [x], [y], [weight])
-    before = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    declared = ", ".join(map(str, shape))
+    body = f"g (float[1, 3, 8, 8] x) => (float[{declared}] y) <float[4, 3, 3, 3] w> {{ y = {PADDED} (x, w) }}"
+    before = text.unchecked(body)
+    if not shape:  # which the text has no way to say
+        before.graph.output[0].type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto())
     after = amp_rewrite.rewrite(before).model
     found = verification.verify(before, after, {"x": np.ones((1, 3, 8, 8), np.float32)})
     assert found.ok
@@ -199,20 +144,21 @@ def test_sequences_and_integers_are_compared():
 
 def test_errors_of_a_run_are_ours():
     """An original that onnxruntime rejects, inputs that do not fit, and no sample raise our errors."""
-    fine = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
-    odd = parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2] x) => (float[2] y) { y = own.Op (x) }'
-    )
+    fine, odd = model(RELU), model(RELU.replace("= Relu", "= own.Op"))
+    sum_ = "g (float[n] x, float[k] z) => (float[m] y) { y = Add (x, z) }"
     with pytest.raises(ModelError, match="onnxruntime refuses"):
         verdict(odd, odd, {"x": np.float32([1, 2])})
     with pytest.raises(FeedError, match=r"input 'x' is float32\[2\], but float32\[3\] was given"):
         verdict(fine, fine, {"x": np.float32([1, 2, 3])})
     with pytest.raises(FeedError, match="no sample"):
         verification.verify(fine, fine, [], device=Device.CPU)
+    with pytest.raises(RunError, match=r"^samples\[1\]: the run failed"):
+        same(sum_, {"x": FINE, "z": FINE}, {"x": FINE, "z": np.float32([1, 2, 3])})
 
 
 # ---- what proves nothing
 
+NEGATED = "g (float[2] x) => (float[2] y) { s = Sub (x, x) y = Neg (s) }"
 TWO = "g (float[2] x, float[2] z) => (float[2] y, float[2] v) { y = Relu (x) v = Relu (z) }"
 LOGS = "g (float[2] x) => (float[2] y, float[2] mask) { s = Sub (x, x) mask = Log (s) y = Relu (x) }"
 CLEANED = """g (float[2] x) => (float[2] y) <float zero = {0.0}> {
@@ -225,104 +171,101 @@ def same(body, *samples):
     return verification.verify(model(body), model(body), samples, device=Device.CPU)
 
 
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_non_finite_inputs_prove_nothing(odd):
-    """If the original computes nothing finite from them, the verdict fails, and names input and output."""
-    found = same(
-        "g (float[2] x) => (float[2] y) { s = Sub (x, x) y = Neg (s) }", {"x": np.float32([odd, odd])}
-    )
-    assert not found.ok
-    assert not found.is_far
-    (said,) = found.unproven
-    assert said == "y: proves nothing: NaN or infinities in input 'x' give no finite outputs"
-    assert found.to_json()["not_verified"] == said
+MASKED = LOGS.replace("float[2] mask", "float[2] mask, float[2] z").replace(
+    "y = Relu", "z = Neg (x) y = Relu"
+)
+LOST = LOGS.replace("float[2] y, ", "").replace("y = Relu (x)", "")
+EMPTY = """g (float[2] x) => (float[n] y, int64[1,m] k) {
+    none = Greater (x, x) y = Compress (x, none) k = NonZero (y) }"""
+OFTEN = """g (float[2] x) => (float[n] y) <float t = {1.5}> {
+    some = Greater (x, t) y = Compress (x, some) }"""
+CLASS = "g (float[2] x) => (int64 k) { k = ArgMax <axis = 0, keepdims = 0> (x) }"
+ODD = "y: proves nothing: NaN or infinities in input 'x' give no finite outputs"
 
 
-def test_one_output_of_two_that_proves_nothing():
-    """A comparable second output does not make up for one without evidence."""
-    found = same(TWO, {"x": NAN, "z": FINE})
-    assert [output.is_compared for output in found.outputs] == [False, True]
+@pytest.mark.parametrize(
+    ("body", "samples", "unproven", "compared"),
+    [
+        *((NEGATED, [{"x": np.float32([odd, odd])}], ODD, [0]) for odd in (np.nan, np.inf, -np.inf)),
+        (TWO, [{"x": NAN, "z": FINE}], f"{ODD}; 1 of 2 outputs were not compared: y", [0, 2]),
+        (TWO, [{"x": NAN, "z": FINE}, {"x": FINE, "z": FINE}], "", [2, 4]),
+        (CLEANED, [{"x": np.float32([np.nan, 1])}], "", [2]),
+        ("g (float[2] x) => (float[2] y) { y = Exp (x) }", [{"x": np.float32([-np.inf, 1])}], "", [2]),
+        (LOGS, [{"x": FINE}], "1 of 2 outputs were not compared: mask", [2, 0]),
+        (MASKED, [{"x": FINE}], "", [2, 0, 2]),
+        (LOST, [{"x": FINE}], "nothing was compared: no value of the original is finite", [0]),
+        (LOST, [{"x": FINE}, {"x": NAN}], "nothing was compared: no value of the original is finite", [0]),
+        (EMPTY, [{"x": FINE}], "nothing was compared: the outputs have no values", [0, 0]),
+        (EMPTY, [{"x": NAN}], "nothing was compared: the outputs have no values", [0, 0]),
+        (OFTEN, [{"x": np.float32([0, 0])}, {"x": FINE}], "", [1]),
+        (CLASS, [{"x": FINE}], "", [1]),
+    ],
+)
+def test_what_proves_nothing(body, samples, unproven, compared):
+    """Outputs of which the original computes nothing finite, or nothing at all, are named with what is to
+    blame; a mask of -inf in both passes, as do non-finite inputs that a model handles.
+    """
+    found = same(body, *samples)
+    assert (found.ok, found.is_far, "; ".join(found.unproven)) == (not unproven, False, unproven)
+    assert found.to_json()["not_verified"] == (unproven or None)
+    assert [output.metrics.compared for output in found.outputs] == compared
+    assert [output.is_compared for output in found.outputs] == [number > 0 for number in compared]
+
+
+RELU = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
+LIST = "g (float[2] x) => (seq(float[2]) q) {{ q = SequenceConstruct ({}) }}"
+LONGER = "g (float[2] x) => (float[n] y) { y = Concat <axis = 0> (x, x) }"
+FAILS = """g (float[2] x) => (float[2] y) <int64[1] t = {2}> {
+    e = ConstantOfShape <value = int64[1] {9}> (t) y = Gather (x, e) }"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (RELU, RELU.replace("y", "z"), "the outputs are 'z', and were 'y'"),
+        (RELU, RELU.replace("x", "v"), "the inputs are 'v', and were 'x'"),
+        (RELU, RELU.replace("[2]", "[3]"), "'x' has the shape [3], and had [2]"),
+        (RELU, RELU.replace("float", "double"), "'x' is tensor(double), and was tensor(float)"),
+        (RELU, RELU.replace("= Relu", "= own.Op"), "the rewritten model does not run: onnxruntime refuses"),
+        (RELU, FAILS, "the rewritten model does not run: the run failed"),
+        (LIST.format("x, x"), LIST.format("x, x, x"), "q[2]: error inf is above 0.01"),
+        (LIST.format("x, x, x"), LIST.format("x, x"), "q[2]: error inf is above 0.01"),
+        (RELU.replace("(float[2] y)", "(float[n] y)"), LONGER, "y: error inf is above 0.01"),
+    ],
+)
+def test_other_inputs_and_outputs_fail_the_verdict(before, after, said):
+    """Without an exception: names, types, shapes, lengths of sequences, and what does not run at all."""
+    found = verdict(model(before), model(after), {"x": FINE})
     assert not found.ok
-    assert same(TWO, {"x": NAN, "z": FINE}, {"x": FINE, "z": FINE}).ok
+    assert found.faults[0].startswith(said)
+    assert bool(found.signature) == (not found.outputs)
+
+
+def test_no_bounds_make_another_shape_comparable():
+    """Removing the bounds does not."""
+    free = tolerances.parse_tolerances(("relative_l2=none", "non_finite=none"))
+    before = model(RELU.replace("(float[2] y)", "(float[n] y)"))
+    assert not verdict(before, model(LONGER), {"x": FINE}, free).ok
 
 
 def test_one_sample_of_three_that_proves_nothing_is_named():
     """Good samples do not hide one without evidence, named by its number or its file."""
-    body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
     samples = [{"x": FINE}, {"x": NAN}, {"x": FINE}]
-    (said,) = same(body, *samples).unproven
+    (said,) = same(RELU, *samples).unproven
     assert said.startswith("samples[1]: proves nothing: ")
     read = InputSource(paths=("in",), files=("in/a.npz", "in/b.npz", "in/c.npz"))
-    found = verification.verify(model(body), model(body), samples, device=Device.CPU, inputs=read)
+    found = verification.verify(model(RELU), model(RELU), samples, device=Device.CPU, inputs=read)
     assert found.unproven[0].startswith("in/b.npz: proves nothing: ")
-
-
-def test_non_finite_inputs_are_valid_if_the_model_handles_them():
-    """Outputs that are finite in the original can be compared."""
-    assert same(CLEANED, {"x": np.float32([np.nan, 1])}).ok
-    assert same("g (float[2] x) => (float[2] y) { y = Exp (x) }", {"x": np.float32([-np.inf, 1])}).ok
-
-
-def test_infinities_in_both_models_do_not_fail():
-    """A mask of -inf in both passes, as long as most other outputs can be compared."""
-    assert same(LOGS, {"x": FINE}).unproven == ("1 of 2 outputs were not compared: mask",)
-    more = LOGS.replace("float[2] mask", "float[2] mask, float[2] z").replace(
-        "y = Relu", "z = Neg (x) y = Relu"
-    )
-    found = same(more, {"x": FINE})
-    assert found.ok
-    assert [output.is_compared for output in found.outputs] == [True, False, True]
-    lost = same(LOGS.replace("float[2] y, ", "").replace("y = Relu (x)", ""), {"x": FINE})
-    assert lost.unproven == ("nothing was compared: no value of the original is finite",)
-
-
-EMPTY = """g (float[2] x) => (float[n] y, int64[1,m] k) {
-    none = Greater (x, x) y = Compress (x, none) k = NonZero (y) }"""
-OFTEN = "g (float[2] x) => (float[n] y) { some = Greater (x, t) y = Compress (x, some) }".replace(
-    "=> (float[n] y)", "=> (float[n] y) <float t = {1.5}>"
-)
-
-
-def test_outputs_without_values_prove_nothing():
-    """If no sample has values, nothing was compared; one with values is enough, as with detections."""
-    found = same(EMPTY, {"x": FINE})
-    assert found.unproven == ("nothing was compared: the outputs have no values",)
-    assert [output.metrics.agreement for output in found.outputs] == [None, None]
-    assert not same(EMPTY, {"x": NAN}).ok
-    assert same(OFTEN, {"x": np.float32([0, 0])}, {"x": FINE}).ok
-
-
-def test_outputs_without_floats_can_be_compared():
-    """A model that outputs classes only is compared by these."""
-    found = same("g (float[2] x) => (int64 k) { k = ArgMax <axis = 0, keepdims = 0> (x) }", {"x": FINE})
-    assert found.ok
-    assert found.outputs[0].metrics.compared == 1
-
-
-def test_another_shape_without_bounds_proves_nothing():
-    """Removing the bounds does not make the outputs comparable."""
-    before = model("g (float[2] x) => (float[n] y) { y = Relu (x) }")
-    after = model("g (float[2] x) => (float[n] y) { y = Concat <axis = 0> (x, x) }")
-    free = tolerances.parse_tolerances(("relative_l2=none", "non_finite=none"))
-    assert not verdict(before, after, {"x": np.float32([1, 2])}, free).ok
 
 
 def test_a_verdict_says_where_its_inputs_come_from():
     """Synthesised with a seed, read from files, or given; a model without inputs has no seed."""
-    body = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
     given = {"synthetic": False, "seed": None, "paths": [], "images": None, "change": ""}
-    assert same(body, {"x": FINE}).to_json()["inputs"] == given
-    made = verdict(model(body), model(body), {"x": FINE}, inputs=InputSource(seed=3))
+    assert same(RELU, {"x": FINE}).to_json()["inputs"] == given
+    made = verdict(model(RELU), model(RELU), {"x": FINE}, inputs=InputSource(seed=3))
     assert made.to_json()["inputs"] == given | {"synthetic": True, "seed": 3}
     constant = model("g () => (float y) { y = Constant <value = float {1.0}> () }")
     assert not verdict(constant, constant, {}, inputs=InputSource(seed=3)).inputs.is_synthetic
-
-
-def test_a_run_that_fails_names_its_sample():
-    """The error names the one sample that the original rejects."""
-    body = "g (float[n] x, float[k] z) => (float[m] y) { y = Add (x, z) }"
-    with pytest.raises(RunError, match=r"^samples\[1\]: the run failed"):
-        same(body, {"x": FINE, "z": FINE}, {"x": FINE, "z": np.float32([1, 2, 3])})
 
 
 # ---- metrics
@@ -352,6 +295,23 @@ def test_agreement_is_of_rows_with_a_maximum(wanted, got, agreement):
     assert metrics.measure(np.float32(wanted), np.float32(got)).agreement == agreement
 
 
+@pytest.mark.parametrize(
+    ("wanted", "got", "count", "relative_l2"),
+    [
+        ([np.inf, np.nan, 1, 2], [np.inf, np.nan, 1, 2], 0, 0),
+        ([np.inf, np.nan, 1, 2], [np.inf, np.nan, np.nan, 2], 1, 1 / math.sqrt(5)),
+        ([np.inf, np.nan, 1, 2], [1, 1, 1, 2], 2, 0),
+        ([np.inf, -np.inf, 1, 2], [-np.inf, -np.inf, 1, np.inf], 2, 2 / math.sqrt(5)),
+    ],
+)
+def test_values_that_are_non_finite_in_one_model_only_are_counted(wanted, got, count, relative_l2):
+    """NaN and infinities in both do not count; those in one only do, and opposite signs: in other metrics a
+    value that is lost counts as zero.
+    """
+    found = metrics.measure(np.float32(wanted), np.float32(got))
+    assert (found.non_finite, found.relative_l2) == (count, pytest.approx(relative_l2))
+
+
 def test_metrics_by_hand():
     """Every metric on numbers that are easy to check by hand."""
     found = metrics.measure(np.float32([[3, 4], [0, 0]]), np.float32([[3, 4], [0, 0.5]]))
@@ -364,65 +324,6 @@ def test_metrics_by_hand():
     assert found.non_finite == 0
 
 
-@pytest.mark.parametrize(
-    ("wanted", "got", "count"),
-    [
-        ([np.inf, np.nan, 1, 2], [np.inf, np.nan, 1, 2], 0),
-        ([np.inf, np.nan, 1, 2], [np.inf, np.nan, np.nan, 2], 1),
-        ([np.inf, np.nan, 1, 2], [1, 1, 1, 2], 2),
-        ([np.inf, -np.inf, 1, 2], [-np.inf, -np.inf, 1, np.inf], 2),
-    ],
-)
-def test_values_that_are_non_finite_in_one_model_only_are_counted(wanted, got, count):
-    """NaN and infinities in both do not count; those in one only do, and opposite signs."""
-    assert metrics.measure(np.float32(wanted), np.float32(got)).non_finite == count
-
-
-def test_a_non_finite_value_counts_as_zero_in_other_metrics():
-    """A value that becomes non-finite counts as zero in the other metrics, which stay finite."""
-    found = metrics.measure(np.float32([1, 2]), np.float32([np.nan, 2]))
-    assert found.relative_l2 == pytest.approx(1 / math.sqrt(5))
-
-
-def test_sequences_of_different_length_fail():
-    """An element that only one of the two has fails the verdict."""
-    body = "g (float[2] x) => (seq(float[2]) q) {{ q = SequenceConstruct ({}) }}"
-    feeds = {"x": np.float32([1, 2])}
-    assert not verdict(model(body.format("x, x")), model(body.format("x, x, x")), feeds).ok
-    assert not verdict(model(body.format("x, x, x")), model(body.format("x, x")), feeds).ok
-
-
-def test_other_inputs_fail_the_verdict_without_an_exception():
-    """For a renamed input or another shape or type, nothing is run, and the verdict has the difference."""
-    before = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
-    feeds = {"x": np.float32([1, 2])}
-    for other in (
-        "g (float[2] v) => (float[2] y) { y = Relu (v) }",
-        "g (float[3] x) => (float[3] y) { y = Relu (x) }",
-        "g (double[2] x) => (double[2] y) { y = Relu (x) }",
-    ):
-        found = verdict(before, model(other), feeds)
-        assert found.signature
-        assert not found.outputs
-
-
-def test_a_rewritten_model_that_does_not_run_fails_the_verdict():
-    """If only the rewritten model is rejected or fails, the verdict fails, without an exception."""
-    before = model("g (float[2] x) => (float[2] y) { y = Relu (x) }")
-    feeds = {"x": np.float32([1, 2])}
-    refused = parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 17, "own": 1]> g (float[2] x) => (float[2] y) { y = own.Op (x) }'
-    )
-    fails = model(
-        """g (float[2] x) => (float[2] y) {
-        e = ConstantOfShape <value = int64[1] {9}> (t)
-        y = Gather (x, e) }""".replace("=> (float[2] y)", "=> (float[2] y) <int64[1] t = {2}>")
-    )
-    for other in (refused, fails):
-        (fault,) = verdict(before, other, feeds).signature
-        assert "does not run" in fault
-
-
 @given(arrays.arrays(np.float32, st.integers(0, 20), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_equal_outputs_are_perfect(array):
     """An output compared with itself has no error, and satisfies any bound."""
@@ -430,28 +331,6 @@ def test_equal_outputs_are_perfect(array):
     assert (found.max_abs, found.relative_l2, found.non_finite) == (0, 0, 0)
     strict = tolerances.parse_tolerances(("relative_l2=0", "max_abs=0", "cosine=0.999999", "snr_db=200"))
     assert not list(tolerances.violations(found, found.error(), strict))
-
-
-@pytest.mark.parametrize(
-    ("text", "field", "bound"),
-    [
-        ("relative_l2=0.5", "relative_l2", 0.5),
-        ("top1=0.9", "top1", 0.9),
-        ("non_finite=none", "non_finite", None),
-    ],
-)
-def test_tolerances_are_set_by_name(text, field, bound):
-    """A bound is set by its name, or removed by `none`; the others stay."""
-    found = tolerances.parse_tolerances((text,))
-    assert getattr(found, field) == bound
-    assert found.agreement == tolerances.Tolerances().agreement
-
-
-@pytest.mark.parametrize("text", ["l2=1", "relative_l2", "relative_l2=few"])
-def test_an_invalid_tolerance_is_an_error(text):
-    """An unknown name and a bound that is not a number are refused, with the valid choices."""
-    with pytest.raises(OptionError):
-        tolerances.parse_tolerances((text,))
 
 
 def test_a_nan_error_breaks_the_bound():

@@ -1,1 +1,1 @@
-"""Process management: imports, forks, signals, time limits, garbage collection, threads of BLAS."""
+"""Process management: imports, forks, signals, time limits, garbage collection."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from amp_rewrite.analysis import unit_building
 from amp_rewrite.colouring import pin_patterns
@@ -116,7 +116,7 @@ def blame(
                 _compare((name, value, actual.get(shared[name])) for name, value in chunk.items())
             )
         imposed = selections.impose(before, after, feeds)
-    errors = list(_node_errors(before.nodes, differences, _of_float32(rewritten)))
+    errors = list(_node_errors(tuple(before.model.graph), differences, _of_float32(rewritten)))
     if effects is not None:
         errors = [replace(error, effect=effects.get(error.node, 0.0)) for error in errors]
     first = next((error for error in errors if error.non_finite), None)
@@ -177,7 +177,7 @@ def _of_float32(rewritten: Runnable) -> frozenset[str]:
     )
 
 
-def _rounds(node: onnx.NodeProto, of_float32: Collection[str]) -> bool:
+def _rounds(node: ir.Node, of_float32: Collection[str]) -> bool:
     """Return whether a node may round; one with bodies may, and so does a constant stored in half."""
     moves = node.op_type in _MOVING and not node.domain
     return not moves and _name(node) not in of_float32
@@ -190,17 +190,17 @@ _MOVING = KEEP_ROUNDED - {"Constant", "ConstantOfShape", "If", "Loop", "Scan"}
 
 
 def _node_errors(
-    nodes: Sequence[onnx.NodeProto], differences: Mapping[str, _Difference], of_float32: Collection[str]
+    nodes: Sequence[ir.Node], differences: Mapping[str, _Difference], of_float32: Collection[str]
 ) -> Iterator[NodeError]:
     consumers: dict[str, dict[str, None]] = {}
     for node in nodes:
-        for name in node.input:
+        for name in _names(node.inputs):
             consumers.setdefault(name, {})[_name(node)] = None
     for node in nodes:
-        inputs = [differences[name] for name in node.input if name in differences]
+        inputs = [differences[name] for name in _names(node.inputs) if name in differences]
         entering = max((value.error for value in inputs), default=0.0)
         lost_before = any(value.non_finite for value in inputs)
-        for name in node.output:
+        for name in _names(node.outputs):
             value = differences.get(name)
             if value is not None:
                 error = value.as_gate if node.op_type in GATES else value.error
@@ -218,8 +218,12 @@ def _node_errors(
                 )
 
 
-def _name(node: onnx.NodeProto) -> str:
-    return node.name or next((name for name in node.output if name), "")
+def _name(node: ir.Node) -> str:
+    return node.name or next(_names(node.outputs), "")
+
+
+def _names(values: Iterable[ir.Value | None]) -> Iterator[str]:
+    return (value.name for value in values if value is not None and value.name)
 
 
 def _most(nodes: Sequence[NodeError]) -> list[NodeError]:

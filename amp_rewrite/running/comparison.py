@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,30 +103,31 @@ def _compare(runs: Runs, sample: str, half: Half | None) -> SampleComparison:
     expected, actual = dict(arrays(runs.original)), dict(arrays(runs.rewritten))
     bad_inputs = dict.fromkeys(n.partition("[")[0] for n, v in arrays(runs.feeds) if not _finite(v).all())
     bad_outputs = (name for name, value in expected.items() if value.size and not _finite(value).any())
-    return SampleComparison(sample, _measure(expected, actual, half), tuple(bad_inputs), tuple(bad_outputs))
+    names = dict.fromkeys((*expected, *actual))
+    outputs = {name: _measured(expected.get(name), actual.get(name), half) for name in names}
+    return SampleComparison(sample, outputs, tuple(bad_inputs), tuple(bad_outputs))
 
 
-def _measure(
-    expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], half: Half | None
-) -> Outputs:
-    comparisons: Outputs = {}
-    for name in dict.fromkeys((*expected, *actual)):
-        reference, result = expected.get(name), actual.get(name)
-        is_float = reference is None or metrics.is_float(reference)
-        comparisons[name] = OutputComparison(_INCOMPARABLE, is_float)
-        if reference is not None and result is not None and result.shape == reference.shape:
-            only = metrics.only_value(reference), metrics.only_value(result)
-            comparisons[name] = replace(
-                comparisons[name], metrics=metrics.measure(reference, result), only=only
-            )
-            if is_float:
-                comparisons[name] = replace(
-                    comparisons[name],
-                    moments=metrics.moments(reference),
-                    off=metrics.differences(reference, result),
-                    rounding=None if half is None else _rounding(reference, half),
-                )
-    return comparisons
+def _measured(
+    reference: NDArray[Any] | None, result: NDArray[Any] | None, half: Half | None
+) -> OutputComparison:
+    """Compare an output of the original with that of the result; either may be missing."""
+    is_float = reference is None or metrics.is_float(reference)
+    if reference is None or result is None or result.shape != reference.shape:
+        return OutputComparison(_INCOMPARABLE, is_float)
+    measured = OutputComparison(
+        metrics.measure(reference, result),
+        is_float,
+        only=(metrics.only_value(reference), metrics.only_value(result)),
+    )
+    if not is_float:
+        return measured
+    return replace(
+        measured,
+        moments=metrics.moments(reference),
+        off=metrics.differences(reference, result),
+        rounding=None if half is None else _rounding(reference, half),
+    )
 
 
 _INCOMPARABLE = Metrics(np.inf, np.inf, np.inf, 0.0, 0.0, 0.0, 0, 0, np.inf, 0.0)
@@ -254,55 +256,59 @@ class Float32Noise:
             self._session = sessions.open_session(self._model, self._device, self._libraries, optimised=False)
         return sessions.run_session(self._session, feeds)
 
-    def measure(self, feeds: Feeds, outputs: Mapping[str, Any]) -> dict[str, Channels]:
-        """Return the RMS differences from `outputs`, for each floating-point output, the largest in any step;
-        empty if the model does not run unoptimised.
-        """
-        values, noise = self.outputs(feeds), dict[str, Channels]()
-        for step in Runs(feeds, outputs, values).steps if values is not None else ():
-            plain = dict(arrays(step.rewritten))
-            for name, value in arrays(step.original):
-                if metrics.is_float(value) and name in plain and plain[name].shape == value.shape:
-                    off = metrics.differences(value, plain[name])
-                    before = noise.get(name, off)
-                    noise[name] = {axis: np.maximum(off[axis], before[axis]) for axis in off}
-        return noise
+    def compared(self, runs: Runs) -> list[SampleComparison]:
+        """Compare the original's outputs with these, in each step; empty if they are unavailable."""
+        plain = self.outputs(runs.feeds)
+        return [] if plain is None else compare(replace(runs, rewritten=plain), "")
 
 
 # The names, types and shapes of the inputs and outputs of two models, and their differences.
 
 
-def wrongly_declared(models: tuple[Runnable, Runnable], before: Any, after: Any) -> dict[str, str]:
-    """Return a warning, by name, for each output whose inferred shape differs from the declared one in both.
-
-    onnxruntime reports either shape, so different session shapes do not imply different models.
+@dataclass(frozen=True, slots=True)
+class BorderDifferences:
+    """How the inputs and outputs of two models differ, a sentence each, and warnings about outputs whose
+    inferred shape differs from the declared one in both.
     """
-    differing = _reshaped(before, after)
-    old, new = map(_declared, models) if differing else ({}, {})
-    return {
-        was.name: f"output '{was.name}' declares the shape {declared}, and onnxruntime finds {inferred}"
-        for was, now in differing
-        if (declared := old.get(was.name)) is not None and declared == new.get(was.name)
-        for inferred in (now.shape if was.shape == declared else was.shape,)
-    }
+
+    differences: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
-def undeclared(model: Runnable, before: Any, after: Any) -> set[str]:
-    """Return the outputs without a declared shape for which the two sessions infer different shapes.
+def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes) -> BorderDifferences:
+    """Compare the inputs and outputs of two models by their sessions.
 
-    onnxruntime infers more for a result, whose values declare shapes, and reports an unknown shape as scalar.
+    onnxruntime reports an inferred or a declared shape, and infers more for a result, whose values declare
+    shapes: an output for which both models declare the same one, or the original none, may have any.
     """
-    differing = {was.name for was, _ in _reshaped(before, after)}
-    return differing - _declared(model).keys() if differing else set()
-
-
-def _reshaped(before: Any, after: Any) -> list[tuple[Any, Any]]:
-    pairs = zip(before.get_outputs(), after.get_outputs(), strict=False)
-    return [(was, now) for was, now in pairs if was.name == now.name and was.shape != now.shape]
+    found: list[str] = []
+    warnings: list[str] = []
+    shapes = functools.cache(lambda: [_declared(model) for model in models])
+    for side in ("inputs", "outputs"):
+        old, new = (getattr(session, f"get_{side}")() for session in (before, after))
+        if [entry.name for entry in old] != [entry.name for entry in new]:
+            found.append(f"the {side} are {_names(new)}, and were {_names(old)}")
+            continue
+        for was, now in zip(old, new, strict=True):
+            halved = io is not IOTypes.KEEP and {was.type, now.type} <= _HALF_OR_FLOAT
+            if was.type != now.type and not halved:
+                found.append(f"'{was.name}' is {now.type}, and was {was.type}")
+            if was.shape == now.shape:
+                continue
+            declared = [each.get(was.name) for each in shapes()] if side == "outputs" else [[], None]
+            if declared[0] == declared[1]:
+                inferred = now.shape if was.shape == declared[0] else was.shape
+                said = (
+                    f"output '{was.name}' declares the shape {declared[0]}, and onnxruntime finds {inferred}"
+                )
+                warnings += [said] if declared[0] is not None else []
+            elif declared[0] is not None:
+                found.append(f"'{was.name}' has the shape {now.shape}, and had {was.shape}")
+    return BorderDifferences(tuple(found), tuple(warnings))
 
 
 def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
-    """Return the declared shapes of a model's outputs, in onnxruntime's form."""
+    """Return the shapes that a model declares of its outputs, in onnxruntime's form."""
     proto = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
     return {
         info.name: [
@@ -312,23 +318,6 @@ def _declared(model: Runnable) -> dict[str, list[int | str | None]]:
         if info.type.tensor_type.HasField("shape")
         for shape in (info.type.tensor_type.shape,)
     }
-
-
-def differences(before: Any, after: Any, io: IOTypes, exempt: Container[str]) -> Iterator[str]:
-    """Yield the differences of the second session from the first in names, types and shapes, one sentence
-    each, without shapes of the `exempt` outputs.
-    """
-    for side in ("inputs", "outputs"):
-        old, new = (getattr(session, f"get_{side}")() for session in (before, after))
-        if [entry.name for entry in old] != [entry.name for entry in new]:
-            yield f"the {side} are {_names(new)}, and were {_names(old)}"
-            continue
-        for was, now in zip(old, new, strict=True):
-            halved = io is not IOTypes.KEEP and {was.type, now.type} <= _HALF_OR_FLOAT
-            if was.type != now.type and not halved:
-                yield f"'{was.name}' is {now.type}, and was {was.type}"
-            if was.shape != now.shape and (side == "inputs" or was.name not in exempt):
-                yield f"'{was.name}' has the shape {now.shape}, and had {was.shape}"
 
 
 _HALF_OR_FLOAT = {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}
@@ -371,7 +360,9 @@ def misfits(before: Any, after: Any, runs: Runs, half: Half | None, is_far: IsFa
         return ()
     outputs = [name for name in _halved(before, after, "outputs") if name in runs.original]
     rounded = {name: _rounded(runs.original[name], half) for name in outputs}
-    far = [name for name in outputs if is_far(_replaced(runs, {**runs.original, name: rounded[name]}))]
+    far = [
+        name for name in outputs if is_far(replace(runs, rewritten={**runs.original, name: rounded[name]}))
+    ]
     ports = [_port(name, runs.original[name], half, is_input=False) for name in far]
     names = [name for name in _halved(before, after, "inputs") if name in runs.feeds]
     try:
@@ -407,7 +398,7 @@ def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: I
         feeds = sequences.changed(
             runs.feeds, lambda step: {n: _rounded(v, half) if n in names else v for n, v in step.items()}
         )
-        return is_far(_replaced(runs, sessions.run_session(before, feeds)))
+        return is_far(replace(runs, rewritten=sessions.run_session(before, feeds)))
 
     if not names or not moves(names):
         return ()
@@ -421,10 +412,6 @@ def _far_inputs(before: Any, runs: Runs, names: list[str], half: Half, is_far: I
 
 _MOST = 16
 """The most inputs that are rounded one by one, a run for each."""
-
-
-def _replaced(runs: Runs, outputs: Any) -> Runs:
-    return Runs(runs.feeds, runs.original, outputs)
 
 
 def _rounded(array: Any, half: Half) -> Any:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.model import inlining, loading, serialization
+from amp_rewrite.model import inlining, loading
 from amp_rewrite.running import sessions
 from amp_rewrite.running.emulation import rounded_name
+from amp_rewrite.running.light_model import runnable_proto
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 CHUNK = 64
@@ -35,36 +35,27 @@ Values = Mapping[str, NDArray[Any]]
 
 
 class InstrumentedModel:
-    """A model that outputs the values of its main graph; its functions are inlined, as by the rewrite.
+    """A copy of a model that outputs the values of its main graph; its functions are inlined, as by the
+    rewrite.
 
     Runs raise MissingPackageError, ModelError and FeedError.
     """
 
     def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
-        self._model = model
-        self._device = device
-        self._libraries = libraries
-        self._proto = _inlined_copy(model)
+        self._device, self._libraries = device, libraries
+        self._loaded = loading.load(model)
+        inlining.inline(self.model)
+        self.outputs = tuple(value.name or "" for value in self.model.graph.outputs)
 
     @property
-    def graph(self) -> onnx.GraphProto:
-        """The main graph, for edits."""
-        return self._proto.graph
+    def model(self) -> ir.Model:
+        """The copy, for edits; its outputs are those of the last run, and `outputs` the names of its own."""
+        return self._loaded.model
 
     @property
-    def metadata(self) -> Sequence[onnx.StringStringEntryProto]:
-        """The metadata of the model."""
-        return self._proto.metadata_props
-
-    @property
-    def nodes(self) -> Sequence[onnx.NodeProto]:
-        """The nodes of the main graph, in order."""
-        return self._proto.graph.node
-
-    @property
-    def value_names(self) -> dict[str, None]:
-        """The names of the outputs of these nodes, in order."""
-        return {name: None for node in self.nodes for name in node.output if name}
+    def values(self) -> dict[str, ir.Value]:
+        """The outputs of the nodes of the main graph by name, in order."""
+        return {value.name: value for node in self.model.graph for value in node.outputs if value.name}
 
     def run(self, names: Iterable[str], feeds: Feeds) -> Values:
         """Return those of these values that are dense float tensors, from one run."""
@@ -74,20 +65,17 @@ class InstrumentedModel:
         # a sparse value is not an array
         return {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
 
-    def outputs(self, names: Iterable[str], feeds: Feeds) -> Mapping[str, Any]:
-        """Return all of these values, from one run optimised as in a comparison."""
+    def run_all(self, names: Iterable[str], feeds: Feeds) -> Mapping[str, Any]:
+        """Return all of these values, inputs too, from one run that is optimised as in a comparison."""
         return sessions.run_session(self._session(names, optimised=True), feeds)
 
     def _session(self, names: Iterable[str], *, optimised: bool) -> Any:
-        _set_outputs(self._proto.graph, names)
-        model = self._model
-        return sessions.open_session(
-            self._proto,
-            self._device,
-            self._libraries,
-            optimised=optimised,
-            folder=None if isinstance(model, onnx.ModelProto) else Path(model).parent.absolute(),
-        )
+        graph = self.model.graph
+        given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+        values = given | self.values
+        graph.outputs[:] = [values[name] for name in names]
+        proto, folder = runnable_proto(self._loaded)
+        return sessions.open_session(proto, self._device, self._libraries, optimised=optimised, folder=folder)
 
     def chunks(self, names: Iterable[str], feeds: Feeds) -> Iterator[Values]:
         """Yield these values chunk by chunk, a run each; a chunk of small values doubles the next."""
@@ -97,30 +85,6 @@ class InstrumentedModel:
             yield values
             is_small = sum(value.nbytes for value in values.values()) < SMALL // 2
             size = min(2 * size, _MOST) if is_small else CHUNK
-
-
-def _inlined_copy(model: Runnable) -> onnx.ModelProto:
-    """Return an editable copy with its functions inlined; external data stays in its files."""
-    if isinstance(model, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model)
-    else:
-        proto = loading.load_graph(Path(model))
-    if not proto.functions:
-        return proto
-    loaded = loading.load(model)
-    inlining.inline(loaded.model)
-    return serialization.to_proto(loaded)
-
-
-def _set_outputs(graph: onnx.GraphProto, names: Iterable[str]) -> None:
-    """Make these values the graph outputs, with their declared types."""
-    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
-    undeclared = {output.name for output in graph.output} - {info.name for info in graph.value_info}
-    graph.value_info.extend(infos[name] for name in undeclared)
-    outputs = [infos.get(name) or onnx.ValueInfoProto(name=name) for name in names]
-    del graph.output[:]
-    graph.output.extend(outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +110,8 @@ def shared_values(before: InstrumentedModel, after: InstrumentedModel) -> dict[s
     In an emulation that is the rounded value, which all consumers read.
     """
     shared: dict[str, str] = {}
-    there = after.value_names
-    for name in before.value_names:
+    there = after.values
+    for name in before.values:
         for other in (rounded_name(name), name):
             if other in there:
                 shared.setdefault(name, other)

@@ -1,23 +1,25 @@
-"""Two open sessions, compared on a sample: the outputs, with the bounds that they violate."""
+"""Two open sessions, compared on a sample: the outputs, the bounds that they violate, and what float32 itself
+does not determine.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import comparison, metrics, tolerances
+from amp_rewrite.running import comparison, metrics, sessions, tolerances
 from amp_rewrite.running.comparison import Float32Noise, OutputComparison, Runs, SampleComparison
-from amp_rewrite.running.instrumented_model import Models
 from amp_rewrite.running.metrics import Spread
 from amp_rewrite.running.selections import Choice, Selections
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.tolerances import Metric, Tolerances
-from amp_rewrite.running.verdict import Channel, Output
+from amp_rewrite.running.verdict import Channel, Output, distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,6 @@ class Pair:
     metrics: tuple[Metric, ...]
     noise: Float32Noise
     is_large: bool
-    models: Models
     selections: Selections
 
     def compare(self, feeds: Feeds, sample: str) -> Compared:
@@ -40,18 +41,34 @@ class Pair:
         """
         runs = comparison.run(self.before, self.after, feeds, sample)
         steps = comparison.compare(runs, sample, self.half)
-        outputs = self.judge(steps)
-        imposed = (
-            self.selections.imposed(feeds, self.bounds) if any(each.broken for each in outputs) else None
-        )
+        found = Compared(runs, steps, self.judge(steps))
+        imposed = self.selections.imposed(feeds, self.bounds) if found.is_far else None
         if imposed is None:
-            return Compared(runs, steps, outputs)
+            return found
         steps = comparison.compare(imposed.runs, sample, self.half)
         return Compared(runs, steps, self.judge(steps), imposed.choices)
 
     def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
         """Return the outputs of comparisons with their violated bounds."""
         return tuple(outputs_of(compared, self.bounds))
+
+    def judge_runs(self, runs: Runs) -> tuple[Output, ...]:
+        """Return the outputs of runs on a single sample with their violated bounds."""
+        return self.judge(comparison.compare(runs, "", self.half))
+
+    def changing(self, runs: Runs) -> frozenset[str]:
+        """Return the names of the outputs for which another run of the original violates a bound.
+
+        Empty if another run is impossible, for example because of the time limit. Most random operators are
+        replaced by deterministic functions (`repeatable`). The remaining ones are at opsets without the
+        required operators, or custom.
+        """
+        try:
+            again = sessions.run_session(self.before, runs.feeds)
+        except AmpRewriteError:
+            return frozenset()
+        outputs = self.judge_runs(replace(runs, rewritten=again))
+        return frozenset(output.name for output in outputs if output.broken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +82,21 @@ class Compared:
     outputs: tuple[Output, ...]
     choices: tuple[Choice, ...] = ()
 
+    @property
+    def is_far(self) -> bool:
+        """Whether an output violates a bound."""
+        return any(output.broken for output in self.outputs)
+
 
 def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
     """Yield each output with its worst figures over all samples, and the bounds that these violate."""
     for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
         samples = [sample.outputs.get(name) for sample in compared]
         comparisons = [entry for entry in samples if entry is not None]
-        worst = comparison.worst([entry.metrics for entry in comparisons])
-        output = Output(
-            name=name,
-            metrics=worst,
-            broken=(),
-            by_sample=tuple(sample.metrics.relative_error if sample else None for sample in samples),
-        )
-        if comparisons[0].is_float:
+        worst, is_float = comparison.worst([entry.metrics for entry in comparisons]), comparisons[0].is_float
+        by_sample = tuple(sample.metrics.relative_error if sample else None for sample in samples)
+        output = Output(name=name, metrics=worst, broken=(), by_sample=by_sample)
+        if is_float:
             output = _measured(output, comparisons, bounds.atol or 0.0)
         broken = tuple(tolerances.violations(worst, output.error, bounds))
         if output.error is not None and any(bound.startswith("non_finite ") for bound in broken):
@@ -86,15 +104,15 @@ def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iter
         agreement = None if bounds.agreement is None else 1.0 - bounds.agreement
         yield replace(
             output,
-            limit=bounds.error if comparisons[0].is_float else agreement,
+            limit=bounds.error if is_float else agreement,
             broken=tuple(f"{bound}{_channel(output, bound)}" for bound in broken),
-            unbounded=bounds.removed(is_float=comparisons[0].is_float),
+            unbounded=bounds.removed(is_float=is_float),
         )
 
 
 def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
     """Return a float output with its error and rounding floor relative to its spread."""
-    spread = spread_of(samples)
+    spread = _spread(samples)
     errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
     error, channel = max(errors, key=lambda pair: (math.isnan(pair[0]), pair[0]))
     floors = [spread.error(entry.rounding, atol)[0] for entry in samples if entry.rounding is not None]
@@ -107,7 +125,19 @@ def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) 
     )
 
 
-def spread_of(samples: Sequence[OutputComparison]) -> Spread:
+def noise_of(
+    name: str, compared: Sequence[SampleComparison], plain: Sequence[SampleComparison], atol: float
+) -> float | None:
+    """Return how far float32 itself is off in a float output (`Float32Noise.compared`), relative to its
+    spread over all samples; None if that is not known.
+    """
+    off = [step.outputs[name].off for step in plain if name in step.outputs]
+    spread = _spread([sample.outputs[name] for sample in compared if name in sample.outputs])
+    noise = (spread.error(each, max(metrics.SMALLEST, atol))[0] for each in off if each)
+    return max(noise, default=None)
+
+
+def _spread(samples: Sequence[OutputComparison]) -> Spread:
     """Return the spread of an output over all samples."""
     moments = [entry.moments for entry in samples if entry.moments is not None]
     return metrics.spread(moments or [metrics.moments(np.zeros(0))])
@@ -118,3 +148,56 @@ def _channel(output: Output, bound: str) -> str:
     if output.channel is None or not bound.startswith("error "):
         return ""
     return f" in channel {output.channel.index} of axis {output.channel.axis}"
+
+
+# Outputs that float32 itself does not determine: another order of rounding moves them as far.
+#
+# A constant image behind an InstanceNormalization is a rounding residue divided by the root of an epsilon.
+# An error of half is meaningless there, and no plan can meet a tolerance that float32 itself misses.
+
+NEAR = 2.0
+"""The ratio of error to float32 noise up to which a result may be as accurate as float32."""
+
+BEYOND = 16.0
+"""The same ratio if float32 noise itself violates a bound: two sessions share most kernels, so that their
+difference understates float32's error, for constant images by a factor of up to fourteen.
+"""
+
+
+class Undecided:
+    """The outputs whose error is comparable to float32 noise in all samples that violate their bounds."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self._reasons: dict[str, tuple[float, str] | None] = {}
+
+    @property
+    def why(self) -> Mapping[str, str]:
+        """The outputs that float32 does not determine in any sample that violates a bound, with reasons."""
+        return {name: reason[1] for name, reason in self._reasons.items() if reason is not None}
+
+    def look(self, found: Compared) -> None:
+        """Examine the outputs that violate bounds in a sample."""
+        far = [each for each in found.outputs if each.broken and self._reasons.get(each.name, ()) is not None]
+        plain = self._pair.noise.compared(found.runs) if far else ()
+        own = {output.name: output for output in self._pair.judge(plain)}  # float32 in place of the result
+        for output in far:
+            beside, last = own.get(output.name), self._reasons.get(output.name)
+            if beside is None or not _is_within(output, beside):
+                self._reasons[output.name] = None
+            elif last is None or last[0] < distance(output):
+                self._reasons[output.name] = distance(output), _undecided_reason(output, beside)
+
+
+def _is_within(output: Output, own: Output) -> bool:
+    """Whether an error is comparable to float32 noise; never if the result loses a value."""
+    if output.metrics.non_finite:
+        return False
+    return distance(output) <= (BEYOND if own.broken else NEAR) * distance(own)
+
+
+def _undecided_reason(output: Output, own: Output) -> str:
+    by = f"{own.error:.3g}" if own.error is not None else f"{distance(own):.1%} of its values"
+    return (
+        f"{' and '.join(output.broken)}, but float32 itself differs by {by} when it is optimised differently"
+    )

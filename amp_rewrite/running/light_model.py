@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -48,8 +48,7 @@ class LightModel:
         with startup.paused():
             copy = replace(self.loaded, model=inlining.copied(self.loaded.model))
             result = edit(copy.model)
-            proto = serialization.to_proto(copy)
-        return result, proto, _relocate(proto, self.loaded.external)
+            return result, *runnable_proto(copy)
 
 
 T = TypeVar("T")
@@ -85,17 +84,20 @@ _NO_KERNELS = (ir.DataType.BFLOAT16,)
 """Half types for which onnxruntime's CPU provider has few kernels: what has them is observed in float32."""
 
 
-def _relocate(proto: onnx.ModelProto, files: Collection[Path]) -> Path | None:
-    """Make data file paths relative to a folder, as runtimes require, and return it; None without files."""
-    if not files:
-        return None
-    folder = Path(os.path.commonpath([file.parent for file in files]))
+def runnable_proto(loaded: Loaded) -> tuple[onnx.ModelProto, Path | None]:
+    """Return the protobuf of a model, and the folder that its data files are relative to, as runtimes
+    require; None without any.
+    """
+    proto = serialization.to_proto(loaded)
+    if not loaded.external:
+        return proto, None
+    folder = Path(os.path.commonpath([file.parent for file in loaded.external]))
     for graph in proto_traversal.graphs(proto.graph):
         for tensor in graph.initializer:
             for entry in tensor.external_data:
                 if entry.key == _LOCATION:
                     entry.value = os.path.relpath(entry.value, folder)
-    return folder
+    return proto, folder
 
 
 _LOCATION = "location"

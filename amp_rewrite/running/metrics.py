@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amp_rewrite.process import blas_threads
-
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
@@ -256,10 +254,16 @@ def only_value(array: NDArray[Any]) -> Any:
 
 def rms(array: NDArray[Any]) -> float:
     """Return the root mean square of the elements; 0 if there are none."""
-    return float(np.linalg.norm(array) / math.sqrt(array.size)) if array.size else 0.0
+    return _norm(array) / math.sqrt(array.size) if array.size else 0.0
 
 
-@blas_threads.single()
+def _norm(array: NDArray[Any]) -> float:
+    """Return the L2 norm; not that of BLAS, as NumPy's norms and dot products are: its threads wait for each
+    other by spinning, and take up to twenty times as long on a busy machine.
+    """
+    return math.sqrt(float(np.sum(np.square(array))))
+
+
 def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
     """Return the metrics of `actual` against `expected`, of the same shape."""
     if not all(is_float(array) or array.dtype.kind in "iub" for array in (expected, actual)):
@@ -270,7 +274,7 @@ def measure(expected: NDArray[Any], actual: NDArray[Any]) -> Metrics:
     is_lost = ~np.isfinite(result)
     result = np.where(is_lost, 0.0, result)
     difference = np.abs(result - reference)
-    signal, noise = float(np.linalg.norm(reference)), float(np.linalg.norm(difference))
+    signal, noise = _norm(reference), _norm(difference)
     return Metrics(
         max_abs=float(difference.max(initial=0.0)),
         mean_abs=float(difference.mean()) if difference.size else 0.0,
@@ -302,10 +306,10 @@ def _share_equal(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:
 
 
 def _cosine(reference: NDArray[np.float64], result: NDArray[np.float64]) -> float:
-    norms = float(np.linalg.norm(reference) * np.linalg.norm(result))
+    norms = _norm(reference) * _norm(result)
     if not norms:
         return 1.0 if np.array_equal(reference, result) else 0.0
-    return float(np.dot(reference.ravel(), result.ravel())) / norms
+    return float(np.sum(reference * result)) / norms
 
 
 def _top1(expected: NDArray[Any], actual: NDArray[Any]) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import AmpRewriteError
@@ -71,27 +71,27 @@ def hidden(
 ) -> dict[str, Hidden]:
     """Return the values before the saturated nodes of the main graph, by the outputs behind these nodes.
 
-    Empty if the models do not run that way, and for a sequence. The graphs of the models are edited.
+    Empty if the models do not run that way, and for a sequence. The outputs of the models are replaced.
     """
     if isinstance(feeds, Steps):
         return {}
-    shared = shared_values(before, after)
-    producers = {name: node for node in before.nodes for name in node.output}
-    behind = (name for output in outputs for name in _ancestors(output, producers))
+    shared, there = shared_values(before, after), before.values
+    known = {output: there[output] for output in outputs if output in there}
+    behind = (value.name or "" for output in known.values() for value in _ancestors(output))
     names = dict.fromkeys(name for name in behind if name in shared)
     try:
         expected = before.run(names, feeds) if names else {}
         actual = after.run([shared[name] for name in expected], feeds) if expected else {}
     except AmpRewriteError:
         return {}
-    is_rescaled = annotations.is_rescaled({entry.key: entry.value for entry in after.metadata})
+    is_rescaled = annotations.is_rescaled(after.model.metadata_props)
     values: dict[str, Hidden] = {}
     for name, value in expected.items():
         other = actual.get(shared[name])
         if other is not None and other.shape == value.shape:
             other = other / _power(value, other) if is_rescaled else other
             values[name] = Hidden(name, value, other, metrics.measure(value, other).relative_l2)
-    found = ((output, _shown(output, producers, values)) for output in outputs)
+    found = ((output, _shown(value, values)) for output, value in known.items())
     return {output: value for output, value in found if value is not None}
 
 
@@ -99,13 +99,18 @@ MOST = 48
 """The most values before an output that are looked at: a written-out softmax has 6."""
 
 
-def _ancestors(output: str, producers: Mapping[str, onnx.NodeProto]) -> Iterator[str]:
+def _ancestors(output: ir.Value) -> Iterator[ir.Value]:
     """Yield the values that an output is computed from, itself and the nearest first."""
-    names, at = dict.fromkeys([output]), 0
-    while at < min(len(names), MOST):
-        name, at = list(names)[at], at + 1
-        yield name
-        names.update(dict.fromkeys(producers[name].input if name in producers else ()))
+    values, at = dict.fromkeys([output]), 0
+    while at < min(len(values), MOST):
+        value, at = list(values)[at], at + 1
+        yield value
+        values.update(dict.fromkeys(_inputs(value)))
+
+
+def _inputs(value: ir.Value) -> list[ir.Value]:
+    node = value.producer()
+    return [] if node is None else [each for each in node.inputs if each is not None]
 
 
 def _power(expected: Array, actual: Array) -> float:
@@ -115,23 +120,20 @@ def _power(expected: Array, actual: Array) -> float:
     return 2.0 ** round(math.log2(sizes[1] / sizes[0])) if all(sizes) else 1.0
 
 
-def _shown(
-    output: str, producers: Mapping[str, onnx.NodeProto], values: Mapping[str, Hidden]
-) -> Hidden | None:
+def _shown(output: ir.Value, values: Mapping[str, Hidden]) -> Hidden | None:
     """Return the nearest value before saturated ones in which an error of half shows."""
-    pending, at = [output], 0
-    while at < len(pending):
-        name, at = pending[at], at + 1
-        inputs = producers[name].input if name in producers else ()
+    pending = [output]
+    for value in pending:
+        inputs = [each.name or "" for each in _inputs(value)]
         plain = {
-            each: values[each]
-            for each in inputs
-            if each in values and not is_suspect(values[each].expected, values[each].relative_l2)
+            name: values[name]
+            for name in inputs
+            if name in values and not is_suspect(values[name].expected, values[name].relative_l2)
         }
-        worst = max(plain.values(), key=lambda value: value.relative_l2, default=None)
-        if name in values and worst is not None and worst.relative_l2 >= _MUCH * SHOWS:
+        worst = max(plain.values(), key=lambda found: found.relative_l2, default=None)
+        if value.name in values and worst is not None and worst.relative_l2 >= _MUCH * SHOWS:
             return worst
-        pending += [each for each in inputs if each not in plain and each not in pending]
+        pending += [each for each in _inputs(value) if each.name not in plain and each not in pending]
     return None
 
 

@@ -8,16 +8,17 @@ original's selections in place of its own, the result is compared row by row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx import helper
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.onnx_types import element_types
+from amp_rewrite.rewriting.instrument import instrument
 from amp_rewrite.running import metrics
 from amp_rewrite.running.comparison import Runs
 from amp_rewrite.running.instrumented_model import InstrumentedModel, Models
@@ -60,18 +61,18 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
     Returns None if the second makes the same selections, has none, or does not run that way, and for a
     sequence.
     """
-    pairs = _pairs(before.nodes, after.nodes)
+    pairs = _pairs(before.model.graph, after.model.graph)
     if not pairs or isinstance(feeds, Steps):
         return None
-    outputs = [output.name for output in before.graph.output]
+    outputs = before.outputs
     chosen = [_chosen(node) for node, _ in pairs]
     try:
-        expected = before.outputs({*outputs, *chosen, *_read((node for node, _ in pairs), feeds)}, feeds)
+        expected = before.run_all({*outputs, *chosen, *_read((node for node, _ in pairs), feeds)}, feeds)
         taken = {**feeds, **{name: expected[name] for name in chosen}}
         for _, node in pairs:
-            _take_as_input(after.graph, node, taken[_chosen(node)])
+            _take_as_input(after.model, node, taken[_chosen(node)])
         own = [_chosen(node) for _, node in pairs]
-        actual = after.outputs({*outputs, *own, *_read((node for _, node in pairs), taken)}, taken)
+        actual = after.run_all({*outputs, *own, *_read((node for _, node in pairs), taken)}, taken)
     except AmpRewriteError:
         return None
     choices: list[Choice] = []
@@ -89,7 +90,7 @@ class Selections:
     """The models of a comparison, to impose the selections of the original where they explain a failure."""
 
     def __init__(self, models: Models) -> None:
-        self._models = models
+        self.models = models
         self._vain = 0
 
     def imposed(self, feeds: Feeds, bounds: Tolerances) -> Imposed | None:
@@ -100,7 +101,7 @@ class Selections:
         """
         if self._vain >= MOST_VAIN:
             return None
-        found = impose(*self._models.instrumented(), feeds)
+        found = impose(*self.models.instrumented(), feeds)
         limit = (Tolerances() if bounds.error is None else bounds).error or 0.0
         if found is None or not all(choice.ratio <= 2 * limit for choice in found.choices):
             self._vain += 1
@@ -131,9 +132,7 @@ _BY_MASK = {"NonZero": 0, "Compress": 1}
 _OF_MASKS = frozenset("And Cast Flatten Identity Not Or Reshape Squeeze Transpose Unsqueeze Xor".split())
 
 
-def _pairs(
-    before: Sequence[onnx.NodeProto], after: Sequence[onnx.NodeProto]
-) -> list[tuple[onnx.NodeProto, onnx.NodeProto]]:
+def _pairs(before: ir.Graph, after: ir.Graph) -> list[tuple[ir.Node, ir.Node]]:
     """Return the nodes that select, with those of the same output and attributes in the rewritten model."""
     theirs = {_chosen(node): node for node in _selecting(after)}
     pairs = ((node, theirs.get(_chosen(node))) for node in _selecting(before))
@@ -144,65 +143,76 @@ def _pairs(
     ]
 
 
-def _selecting(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    masks = set(_masks(nodes))
-    for node in nodes:
+def _selecting(graph: ir.Graph) -> Iterator[ir.Node]:
+    masks = set(_masks(graph))
+    for node in graph:
         at = _CHOSEN.get(node.op_type, math.inf) if not node.domain else math.inf
-        if (at < len(node.output) and _chosen(node)) or not masks.isdisjoint(node.output):
+        if (at < len(node.outputs) and _chosen(node)) or node in masks:
             yield node
 
 
-def _masks(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """Yield the outputs of the comparisons by which rows are selected."""
-    producers = {name: node for node in nodes for name in node.output}
-    names = [node.input[_BY_MASK[node.op_type]] for node in producers.values() if node.op_type in _BY_MASK]
-    while names:
-        node = producers.pop(name := names.pop(), None)
-        if node is not None and node.op_type in _COMPARISONS:
-            yield name
-        elif node is not None and node.op_type in _OF_MASKS:
-            names += node.input
+def _masks(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Yield the comparisons by which rows are selected."""
+    values = [node.inputs[_BY_MASK[node.op_type]] for node in graph if node.op_type in _BY_MASK]
+    visited = set[ir.Node]()
+    for value in values:
+        node = None if value is None else value.producer()
+        if node is None or node in visited or node.graph is not graph:
+            continue
+        visited.add(node)
+        if node.op_type in _COMPARISONS:
+            yield node
+        elif node.op_type in _OF_MASKS:
+            values += node.inputs
 
 
-def _chosen(node: onnx.NodeProto) -> str:
-    return node.output[_CHOSEN.get(node.op_type, 0)]
+def _chosen(node: ir.Node) -> str:
+    return node.outputs[_CHOSEN.get(node.op_type, 0)].name or ""
 
 
-def _attributes(node: onnx.NodeProto) -> tuple[str, dict[str, Any]]:
-    return node.op_type, {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+def _attributes(node: ir.Node) -> tuple[str, dict[str, Any]]:
+    return node.op_type, {name: entry.value for name, entry in node.attributes.items()}
 
 
-def _take_as_input(graph: onnx.GraphProto, node: onnx.NodeProto, value: Array) -> None:
-    """Make the selection of a node an input of the graph; its own one gets another name."""
-    name = _chosen(node)
-    taken = helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), None)
-    graph.input.append(taken)
-    if node.op_type == "TopK" and node.output[0]:
-        axis = _attributes(node)[1].get("axis", -1)
-        values = helper.make_node("GatherElements", [node.input[0], name], [node.output[0]], axis=axis)
-        graph.node.insert(list(graph.node).index(node) + 1, values)
-    for at, output in enumerate(node.output):
-        if output:
-            node.output[at] = f"{output}__own"
+def _take_as_input(model: ir.Model, node: ir.Node, array: Array) -> None:
+    """Make the selection of a node an input of the model; its own one gets another name."""
+    chosen = node.outputs[_CHOSEN.get(node.op_type, 0)]
+    taken = ir.Value(type=element_types.tensor(ir.DataType.from_numpy(array.dtype)))
+    model.graph.inputs.append(taken)
+    with instrument(model, {}) as points:
+        instead = {chosen: taken}
+        if node.op_type == "TopK" and node.outputs[0].name:
+            axis = node.attributes.get_int("axis", -1)
+            scores, values = node.inputs[0], node.outputs[0]
+            assert scores is not None, "it is required"
+            gather = points.node("GatherElements", (scores, taken), values, axis=axis)
+            instead[values] = points.behind(values, [gather])
+        for own, other in instead.items():
+            points.redirections.append((points.uses(own), other))
+            other.name, own.name = own.name, points.names.of_value(own, "own")
 
 
 # What they read, and how close that is where they select otherwise.
 
 
-def _read(nodes: Iterable[onnx.NodeProto], feeds: Mapping[str, Any]) -> set[str]:
+def _read(nodes: Iterable[ir.Node], feeds: Mapping[str, Any]) -> set[str]:
     """Return the values that nodes read, but for the inputs of the model."""
-    return {name for node in nodes for name in node.input if name and name not in feeds}
+    return {name for node in nodes for name in _inputs(node) if name not in feeds}
 
 
-def _reads(node: onnx.NodeProto, values: Mapping[str, Any]) -> list[Array]:
-    return [np.asarray(values[name], np.float64) for name in node.input if name]
+def _inputs(node: ir.Node) -> list[str]:
+    return [value.name for value in node.inputs if value is not None and value.name]
+
+
+def _reads(node: ir.Node, values: Mapping[str, Any]) -> list[Array]:
+    return [np.asarray(values[name], np.float64) for name in _inputs(node)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
     """A node, what it reads in each model, its selection in the original, and in the other one."""
 
-    node: onnx.NodeProto
+    node: ir.Node
     reads: list[Array]
     others: list[Array]
     given: Array
@@ -253,7 +263,7 @@ def _choices(found: _Selection) -> Iterator[Choice]:
         return
     close = _CLOSE.get(node.op_type, _thresholds)(found)
     yield Choice(
-        node=node.name or node.output[0],
+        node=node.name or node.outputs[0].name or "",
         operator=node.op_type,
         places=int(np.count_nonzero(differs)),
         of=differs.size,

@@ -10,9 +10,9 @@ from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.inputs import stress
 from amp_rewrite.running.inputs.feeds import Longer
-from amp_rewrite.running.judging import Pair
+from amp_rewrite.running.judging import Pair, Undecided
 from amp_rewrite.running.sessions import Feeds
-from amp_rewrite.running.verdict import FailedStress, Output, Undecided, Verdict, distance
+from amp_rewrite.running.verdict import FailedStress, Output, Verdict, distance
 
 
 def find_failed(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
@@ -31,8 +31,8 @@ def _judged_copy(pair: Pair, copy: Feeds) -> tuple[Output, ...] | None:
     """Return the outputs on another sample, without violations within float32 noise; None if a run fails."""
     try:
         compared = pair.compare(copy, "")
-        doubt = Undecided(pair.noise, pair.judge)
-        doubt.look(compared.runs, compared.outputs)
+        doubt = Undecided(pair)
+        doubt.look(compared)
     except (AmpRewriteError, RewrittenRunError):
         return None
     return tuple(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.model import writing
 from amp_rewrite.rewriting.report import Counts
-from amp_rewrite.running import comparison, sessions
 from amp_rewrite.running.blame import Blame
-from amp_rewrite.running.comparison import Float32Noise, HalvedPort, Runs, SampleComparison
+from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.selections import Choice
@@ -230,6 +228,15 @@ class Verdict:
         question = f"inconclusive on made-up inputs ({what}): give `samples`"
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
+    def undecided(self, why: Mapping[str, str]) -> Verdict:
+        """Return the verdict without judgement on these outputs, for reasons that `unproven` then lists."""
+        outputs = tuple(
+            replace(output, broken=(), is_undecided=True) if output.name in why else output
+            for output in self.outputs
+        )
+        reasons = (f"{name}: {reason}" for name, reason in why.items())
+        return replace(self, outputs=outputs, unproven=(*self.unproven, *reasons))
+
     @property
     def error(self) -> float:
         """The error of the worst floating-point output; 0 without any, infinity if nothing was compared."""
@@ -280,139 +287,8 @@ def shortest(number: float) -> str:
     return next((text for text in texts if float(text) == number), str(number))
 
 
-# Outputs of the original that change from run to run: a comparison of them is vacuous.
-#
-# Most random operators are replaced by deterministic functions (`sessions.repeatable`). The remaining ones
-# are at opsets without the required operators, or custom.
-
-Judge = Callable[[Sequence[SampleComparison]], Sequence[Output]]
-"""A function from comparisons to outputs with their violated bounds."""
-
-
-def changing_outputs(before: Any, runs: Runs, judge: Judge) -> frozenset[str]:
-    """Return the names of the outputs for which another run on the same sample violates a bound.
-
-    Empty if another run is impossible, for example because of the time limit.
-    """
-    try:
-        again = sessions.run_session(before, runs.feeds)
-    except AmpRewriteError:
-        return frozenset()
-    compared = comparison.compare(Runs(runs.feeds, runs.original, again), "")
-    return frozenset(output.name for output in judge(compared) if output.broken)
-
-
-def without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
-    """Return the verdict without judgement on these outputs, which `unproven` then lists."""
-    outputs = list(verdict.outputs)
-    for at, output in enumerate(outputs):
-        if output.name in names:
-            nothing = replace(output.metrics, compared=0)
-            outputs[at] = replace(output, metrics=nothing, broken=(), error=None, floor=None, by_sample=())
-    reasons = (f"{output.name}: {_WHY}" for output in outputs if output.name in names)
-    return replace(
-        verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons), changing=tuple(sorted(names))
-    )
-
-
-_WHY = (
-    "not compared: another run of the original differs as much, as it draws random numbers; export it for "
-    "inference, or at opset 15 or later"
-)
-
-
-# Outputs that float32 itself does not determine: another order of rounding moves them as far.
-#
-# A constant image behind an InstanceNormalization is a rounding residue divided by the root of an epsilon.
-# An error of half is meaningless there, and no plan can meet a tolerance that float32 itself misses.
-
-NEAR = 2.0
-"""The ratio of error to float32 noise up to which a result may be as accurate as float32."""
-
-BEYOND = 16.0
-"""The same ratio if float32 noise itself violates a bound: two sessions share most kernels, so that their
-difference understates float32's error, for constant images by a factor of up to fourteen.
-"""
-
-
-class Undecided:
-    """The outputs whose error is comparable to float32 noise in all samples that violate their bounds."""
-
-    def __init__(self, noise: Float32Noise, judge: Judge) -> None:
-        self._noise, self._judge = noise, judge
-        self._reasons: dict[str, tuple[float, str] | None] = {}
-
-    @property
-    def why(self) -> Mapping[str, str]:
-        """The outputs that float32 does not determine in any sample that violates a bound, with reasons."""
-        return {name: reason[1] for name, reason in self._reasons.items() if reason is not None}
-
-    def look(self, runs: Runs, outputs: Sequence[Output]) -> None:
-        """Examine the outputs that violate bounds in a sample."""
-        far = [
-            output for output in outputs if output.broken and self._reasons.get(output.name, ()) is not None
-        ]
-        plain = self._noise.outputs(runs.feeds) if far else None
-        own: dict[str, Output] = {}
-        if plain is not None:  # float32 itself in place of the result
-            compared = comparison.compare(Runs(runs.feeds, runs.original, plain), "")
-            own = {output.name: output for output in self._judge(compared)}
-        for output in far:
-            beside, last = own.get(output.name), self._reasons.get(output.name)
-            if beside is None or not _is_within(output, beside):
-                self._reasons[output.name] = None
-            elif last is None or last[0] < distance(output):
-                self._reasons[output.name] = distance(output), _undecided_reason(output, beside)
-
-
-def without_undecided(verdict: Verdict, why: Mapping[str, str]) -> Verdict:
-    """Return the verdict without judgement on these outputs, which `unproven` then lists."""
-    far = {output.name for output in verdict.outputs if output.broken and output.name in why}
-    outputs = (
-        replace(output, broken=(), is_undecided=True) if output.name in far else output
-        for output in verdict.outputs
-    )
-    reasons = tuple(f"{name}: {reason}" for name, reason in why.items() if name in far)
-    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
-
-
-def with_unsaturated(verdict: Verdict, before: Mapping[str, tuple[str, Output]]) -> Verdict:
-    """Return the verdict with the values before saturated outputs, and their names, in place of these;
-    undecided where they violate a bound, as the outputs themselves do not.
-    """
-    outputs = list(verdict.outputs)
-    reasons: list[str] = []
-    for at, output in enumerate(outputs):
-        if output.name not in before:
-            continue
-        value, found = before[output.name]
-        reasons += [
-            f"{output.name}: proves nothing: it is saturated, and before it, in '{value}', {bound}"
-            for bound in found.broken[:1]
-        ]
-        undecided = bool(found.broken)
-        outputs[at] = replace(
-            found, broken=(), by_sample=output.by_sample, saturated=value, is_undecided=undecided
-        )
-    return replace(verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons))
-
-
-def _is_within(output: Output, own: Output) -> bool:
-    """Whether an error is comparable to float32 noise; never if the result loses a value."""
-    if output.metrics.non_finite:
-        return False
-    return distance(output) <= (BEYOND if own.broken else NEAR) * distance(own)
-
-
 def distance(output: Output) -> float:
     """Return the error of an output, or the share of different values if it is not float."""
     if output.error is not None:
         return output.error
     return 1.0 - (1.0 if output.metrics.agreement is None else output.metrics.agreement)
-
-
-def _undecided_reason(output: Output, own: Output) -> str:
-    by = f"{own.error:.3g}" if own.error is not None else f"{distance(own):.1%} of its values"
-    return (
-        f"{' and '.join(output.broken)}, but float32 itself differs by {by} when it is optimised differently"
-    )

@@ -4,7 +4,7 @@ emulated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
     emulation,
-    metrics,
     run_arguments,
     saturation,
     selections,
@@ -39,21 +38,12 @@ from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds, stress
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.instrumented_model import Models
-from amp_rewrite.running.judging import Pair, spread_of
+from amp_rewrite.running.judging import Pair, Undecided, noise_of
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.selections import Choice, Selections
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
-from amp_rewrite.running.verdict import (
-    FailedStress,
-    NotJudged,
-    Undecided,
-    Verdict,
-    changing_outputs,
-    with_unsaturated,
-    without_changing,
-    without_undecided,
-)
+from amp_rewrite.running.verdict import FailedStress, NotJudged, Verdict
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
 
@@ -119,55 +109,54 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     history: list[Runs] = []
     far: Runs | None = None
     choices: list[Choice] = []
-    doubt = Undecided(pair.noise, pair.judge)
+    doubt = Undecided(pair)
     for at, sample in enumerate(trial.samples):
         found = pair.compare(sample, blank.inputs.sample(at))
         compared += found.steps
         choices += found.choices
         if pair.metrics or not history:  # user-defined metrics need all samples
             history.append(found.runs)
-        if any(output.broken for output in found.outputs):
+        if found.is_far:
             far = far or found.runs
-            doubt.look(found.runs, found.outputs)
+            doubt.look(found)
     if not history:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     count = len(history[0].steps)
     outputs = pair.judge(compared)
     is_known = any(output.broken for output in outputs) or not pair.before.get_inputs()
     silent = {} if is_known else comparison.silent(compared)
-    judged = replace(
+    verdict = replace(
         blank,
-        outputs=tuple(replace(output, is_undecided=output.name in silent) for output in outputs),
+        outputs=outputs,
         samples=len(compared) // count,
         steps=count,
-        unproven=(
-            *comparison.unproven(compared),
-            *(f"{name}: proves nothing: {why}" for name, why in silent.items()),
-        ),
+        unproven=comparison.unproven(compared),
         metrics=tolerances.measure(pair.metrics, [step for runs in history for step in runs.steps]),
         choices=selections.worst(choices),
     )
-    return _Judged(judged, compared, history[0], far, doubt.why)
+    verdict = verdict.undecided({name: f"proves nothing: {why}" for name, why in silent.items()})
+    return _Judged(verdict, compared, history[0], far, doubt.why)
 
 
 def _completed(judged: _Judged, pair: Pair) -> Verdict:
     """Return the verdict with float32's noise on the first sample, at the scale of all samples."""
-    noise = pair.noise.measure(judged.first.feeds, judged.first.original)
-    least = max(metrics.SMALLEST, pair.bounds.atol or 0.0)
-    outputs = list(judged.verdict.outputs)
-    for at, output in enumerate(outputs):
-        if output.name in noise and output.error is not None:
-            name = output.name
-            spread = spread_of([sample.outputs[name] for sample in judged.compared if name in sample.outputs])
-            outputs[at] = replace(output, noise=spread.error(noise[name], least)[0])
+    plain, atol = pair.noise.compared(judged.first), pair.bounds.atol or 0.0
+    outputs = (
+        output
+        if output.error is None
+        else replace(output, noise=noise_of(output.name, judged.compared, plain, atol))
+        for output in judged.verdict.outputs
+    )
     verdict = replace(judged.verdict, outputs=tuple(outputs))
     if pair.half is not None and not pair.is_large:
         verdict = _unsaturated(verdict, judged.first, pair)
-    return verdict if judged.far is None else _explained(verdict, judged, judged.far, pair)
+    return verdict if judged.far is None else _explained(verdict, judged.undecided, judged.far, pair)
 
 
 def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
-    """Return the verdict with what saturated outputs are computed from on a sample in their place."""
+    """Return the verdict with what saturated outputs are computed from on a sample, and its name, in their
+    place; undecided where that violates a bound, as the outputs themselves do not.
+    """
     arrays = dict(comparison.arrays(runs.original))
     passing = [
         each for each in verdict.outputs if each.is_compared and not (each.broken or each.is_undecided)
@@ -180,29 +169,56 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     ]
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
-    hidden = saturation.hidden(*pair.models.instrumented(), names, runs.feeds) if names else {}
+    hidden = saturation.hidden(*pair.selections.models.instrumented(), names, runs.feeds) if names else {}
     expected = {name: value.expected for name, value in hidden.items()}
     actual = {name: value.actual for name, value in hidden.items()}
-    judged = pair.judge(comparison.compare(Runs(runs.feeds, expected, actual), "", pair.half))
-    return with_unsaturated(verdict, {output.name: (hidden[output.name].name, output) for output in judged})
+    found = {output.name: output for output in pair.judge_runs(Runs(runs.feeds, expected, actual))}
+    outputs, why = list(verdict.outputs), dict[str, str]()
+    for at, output in enumerate(outputs):
+        if output.name not in found:
+            continue
+        value, before = hidden[output.name].name, found[output.name]
+        outputs[at] = replace(before, broken=(), by_sample=output.by_sample, saturated=value)
+        for bound in before.broken[:1]:
+            why[output.name] = f"proves nothing: it is saturated, and before it, in '{value}', {bound}"
+    return replace(verdict, outputs=tuple(outputs)).undecided(why)
 
 
-def _explained(verdict: Verdict, judged: _Judged, far: Runs, pair: Pair) -> Verdict:
+def _explained(verdict: Verdict, undecided: Mapping[str, str], far: Runs, pair: Pair) -> Verdict:
     """Return a verdict that fails on a sample, without outputs that change between runs or that float32 does
     not determine, or with the misfit inputs and outputs.
     """
 
     def is_far(runs: Runs) -> bool:
-        return any(output.broken for output in pair.judge(comparison.compare(runs, "")))
+        return any(output.broken for output in pair.judge_runs(runs))
 
-    names = changing_outputs(pair.before, far, pair.judge)
-    if names:
-        return without_changing(verdict, names)
-    verdict = without_undecided(verdict, judged.undecided)
+    if names := pair.changing(far):
+        return _without_changing(verdict, names)
+    broken = {output.name for output in verdict.outputs if output.broken}
+    verdict = verdict.undecided({name: why for name, why in undecided.items() if name in broken})
     if not verdict.is_far:
         return verdict
     misfits = comparison.misfits(pair.before, pair.after, far, pair.half, is_far)
     return replace(verdict, misfits=misfits)
+
+
+def _without_changing(verdict: Verdict, names: Collection[str]) -> Verdict:
+    """Return the verdict without judgement on these outputs, which `unproven` then lists."""
+    outputs = list(verdict.outputs)
+    for at, output in enumerate(outputs):
+        if output.name in names:
+            nothing = replace(output.metrics, compared=0)
+            outputs[at] = replace(output, metrics=nothing, broken=(), error=None, floor=None, by_sample=())
+    reasons = (f"{output.name}: {_CHANGING}" for output in outputs if output.name in names)
+    return replace(
+        verdict, outputs=tuple(outputs), unproven=(*verdict.unproven, *reasons), changing=tuple(sorted(names))
+    )
+
+
+_CHANGING = (
+    "not compared: another run of the original differs as much, as it draws random numbers; export it for "
+    "inference, or at opset 15 or later"
+)
 
 
 BETTER = 2.0
@@ -330,22 +346,18 @@ def verify_trials(
             on_step("opening the result (2 of 3)")
             with emulated(models[1], where, late=True) as runnable:
                 after = _open_rewritten(runnable, where, libraries)
-                wrong = comparison.wrongly_declared((float32, models[1]), before, after)
-                exempt = {*wrong, *comparison.undeclared(float32, before, after)}
-                differences = tuple(comparison.differences(before, after, io, exempt))
-                warnings = (*filter(None, [reference.note]), *wrong.values())
-                blank = replace(blank, signature=differences, warnings=warnings)
+                borders = comparison.borders((float32, models[1]), before, after, io)
+                warnings = (*filter(None, [reference.note]), *borders.warnings)
+                blank = replace(blank, signature=borders.differences, warnings=warnings)
                 noise = Float32Noise(float32, where, libraries)
                 half = emulation.half_of(runnable)
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                both = Models(float32, runnable, where, libraries)
-                pair = Pair(
-                    before, after, half, bounds, metrics, noise, _is_large(float32), both, Selections(both)
-                )
+                imposed = Selections(Models(float32, runnable, where, libraries))
+                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32), imposed)
                 on_step("running both (3 of 3)")
-                return blank if differences else judge(blank, pair, trials)
+                return blank if borders.differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
             cause = str(error)
             return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)

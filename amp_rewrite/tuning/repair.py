@@ -103,8 +103,8 @@ class Outcome:
     @property
     def unverified(self) -> str:
         """The reason why the result is not verified against the original; empty if it is."""
-        if isinstance(self.verification, Verdict):
-            return "; ".join(self.verification.faults)
+        if self.verdict is not None:
+            return "; ".join(self.verdict.faults)
         if self.verification is not None:
             return str(self.verification)
         return "`verify=False` was given" if self.is_skipped else NOTHING_CHANGED
@@ -145,17 +145,17 @@ class Outcome:
     @property
     def passes(self) -> bool:
         """Whether it was compared, and passed."""
-        return isinstance(self.verification, Verdict) and self.verification.ok
+        return self.verdict is not None and self.verdict.ok
 
     @property
     def is_far(self) -> bool:
         """Whether its comparison violates bounds."""
-        return isinstance(self.verification, Verdict) and self.verification.is_far
+        return self.verdict is not None and self.verdict.is_far
 
     @property
     def has_misfits(self) -> bool:
         """Whether a half input or output alone makes its comparison fail."""
-        return isinstance(self.verification, Verdict) and bool(self.verification.misfits)
+        return self.verdict is not None and bool(self.verdict.misfits)
 
     @property
     def is_repairable(self) -> bool:
@@ -165,8 +165,7 @@ class Outcome:
     @property
     def loses_values(self) -> bool:
         """Return whether a finite value of the original is non-finite in the result."""
-        outputs = self.verification.outputs if isinstance(self.verification, Verdict) else ()
-        return any(output.metrics.non_finite for output in outputs)
+        return self.verdict is not None and any(output.metrics.non_finite for output in self.verdict.outputs)
 
 
 NOTHING_CHANGED = "nothing changed"
@@ -292,8 +291,7 @@ def _best(work: Work, first: Outcome) -> Outcome:
 
 def _fainter(first: Outcome) -> Verdict | None:
     """Return the verdict on fainter inputs that passes, of an outcome that loses values on synthetic ones."""
-    verdict = first.verification
-    return verdict.fainter if isinstance(verdict, Verdict) and first.is_made_up else None
+    return first.verdict.fainter if first.verdict is not None and first.is_made_up else None
 
 
 def _cheapest(work: Work, first: Outcome, best: Outcome, half_flops: int) -> Outcome:
@@ -314,8 +312,8 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
 
     All copies on which the outcome fails are tried together, then each alone.
     """
-    verdict = outcome.verification
-    if not (outcome.is_made_up and isinstance(verdict, Verdict) and outcome.passes):
+    verdict = outcome.verdict
+    if not (outcome.is_made_up and verdict is not None and outcome.passes):
         return outcome
     copies = [failed.feeds for failed in verdict.stressed if failed.feeds is not None]
     half_flops = work.half_flops(outcome.result) if copies else 0
@@ -375,8 +373,8 @@ def _saves_time(outcome: Outcome) -> bool:
 
 def _judged_by_its_inputs(outcome: Outcome) -> Outcome:
     """Return the outcome; on synthetic inputs an error of any size is undecided, not a failure."""
-    verdict = outcome.verification
-    if not (isinstance(verdict, Verdict) and outcome.is_repairable and outcome.is_made_up):
+    verdict = outcome.verdict
+    if not (verdict is not None and outcome.is_repairable and outcome.is_made_up):
         return outcome
     if outcome.loses_values or any(metric.fault for metric in verdict.metrics):
         return outcome
@@ -416,7 +414,7 @@ def _without_rescaling(work: Work, outcome: Outcome) -> Settings:
 
 def _may_free(outcome: Outcome) -> bool:
     """Return whether samples of the user may free what is float32 for its range alone."""
-    is_compared = isinstance(outcome.verification, Verdict) and not outcome.verification.inputs.is_synthetic
+    is_compared = outcome.verdict is not None and not outcome.verdict.inputs.is_synthetic
     return is_compared and not outcome.settings.seen and outcome.result.report.denied > 0
 
 
@@ -427,16 +425,16 @@ def _frees(before: Outcome, after: Outcome) -> bool:
 
 
 def _is_nearer(before: Outcome, after: Outcome) -> bool:
-    old, new = before.verification, after.verification
-    return isinstance(old, Verdict) and isinstance(new, Verdict) and new.error < old.error
+    old, new = before.verdict, after.verdict
+    return old is not None and new is not None and new.error < old.error
 
 
 def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
     """Return settings with float32 outputs where rounding the output dominates an error above the limit."""
-    if not isinstance(outcome.verification, Verdict):
+    if outcome.verdict is None:
         return None
     limit = faint_limit(outcome.settings.options.half)
-    outputs = (output for output in outcome.verification.outputs if output.floor and _is_rounded(output))
+    outputs = (output for output in outcome.verdict.outputs if output.floor and _is_rounded(output))
     faint = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
     return replace(outcome.settings, faint=faint) if faint else None
 
@@ -449,8 +447,8 @@ def _is_rounded(output: Output) -> bool:
 
 def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
     """Return whether the verdict and these outputs are no worse, and the error of one at least halved."""
-    old, new = before.verification, after.verification
-    if not isinstance(old, Verdict) or not isinstance(new, Verdict) or old.ok > new.ok:
+    old, new = before.verdict, after.verdict
+    if old is None or new is None or old.ok > new.ok:
         return False
     was, now = ({output.name: output.error or 0.0 for output in each.outputs} for each in (old, new))
     shares = [now.get(name, math.inf) / was[name] for name in after.settings.faint]
@@ -462,8 +460,8 @@ def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
     search = work.tune(outcome)
     if search is None:
         return None
-    assert isinstance(outcome.verification, Verdict), "a verdict failed"
-    is_nearer = bool(search.half) and search.verdict.error < outcome.verification.error
+    assert outcome.verdict is not None, "a verdict failed"
+    is_nearer = bool(search.half) and search.verdict.error < outcome.verdict.error
     may_fail = outcome.loses_values or not outcome.is_made_up
     if search.is_met or (is_nearer and may_fail):
         return Settings(outcome.settings.options, plan=search.plan, search=search)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.policy.options import Level, Options
-from amp_rewrite.running.verdict import Tried, Verdict
+from amp_rewrite.running.verdict import Tried
 from amp_rewrite.tuning.repair import LARGE, Outcome, Work, repair
 
 NEARER = 0.9
@@ -20,14 +20,14 @@ the pins so far.
 
 
 def _with_io(failed: Outcome, _: Outcome) -> Options | None:
-    options, verdict = failed.settings.options, failed.verification
-    names = tuple(port.name for port in verdict.misfits) if isinstance(verdict, Verdict) else ()
+    options, verdict = failed.settings.options, failed.verdict
+    names = tuple(port.name for port in verdict.misfits) if verdict is not None else ()
     return replace(options, keep_io=(*options.keep_io, *names)) if names else None
 
 
 def _with_pins(failed: Outcome, pinned: Outcome) -> Options | None:
-    options, verdict = pinned.settings.options, pinned.verification
-    patterns = verdict.blame.keep_full if isinstance(verdict, Verdict) and verdict.blame else ()
+    options, verdict = pinned.settings.options, pinned.verdict
+    patterns = verdict.blame.keep_full if verdict is not None and verdict.blame else ()
     keep_full = tuple(dict.fromkeys((*options.pins.keep_full, *patterns)))
     if failed.has_misfits or keep_full == options.pins.keep_full:
         return None
@@ -58,8 +58,8 @@ TRIALS: tuple[Trial, ...] = (
 
 def with_trials(outcome: Outcome, work: Work | None) -> Outcome:
     """Try flags if the comparison failed and no search ran; without `work` suggest none."""
-    verdict = outcome.verification
-    if not (isinstance(verdict, Verdict) and verdict.is_far and (verdict.blame or verdict.misfits)):
+    verdict = outcome.verdict
+    if not (verdict is not None and verdict.is_far and (verdict.blame or verdict.misfits)):
         return outcome
     if work is None or outcome.tuned is not None:
         blame = replace(verdict.blame, keep_full=()) if verdict.blame else None
@@ -87,23 +87,23 @@ def _compared(work: Work, options: Options) -> Outcome | None:
     try:
         with work.elsewhere() as other:
             outcome = repair(other, options)
-            return other.blame(outcome) if isinstance(outcome.verification, Verdict) else None
+            return other.blame(outcome) if outcome.verdict is not None else None
     except AmpRewriteError:  # it contradicts a pin, or the time limit is reached
         return None
 
 
 def _helps(before: Outcome, after: Outcome) -> bool:
     """Return whether pins helped: the error fell, or a node had lost values before."""
-    old, new = before.verification, after.verification
-    if not (isinstance(old, Verdict) and isinstance(new, Verdict)):
+    old, new = before.verdict, after.verdict
+    if old is None or new is None:
         return False
     had_loss = old.blame is not None and old.blame.first_lost is not None
     return had_loss or new.error <= NEARER * old.error
 
 
 def _trial_summary(before: Options, outcome: Outcome) -> Tried:
-    options, verdict = outcome.settings.options, outcome.verification
-    assert isinstance(verdict, Verdict), "it was compared"
+    options, verdict = outcome.settings.options, outcome.verdict
+    assert verdict is not None, "it was compared"
     return Tried(
         keep_full=options.pins.keep_full[len(before.pins.keep_full) :],
         level=options.level.value if options.level is not before.level else None,

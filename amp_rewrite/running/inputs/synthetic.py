@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,8 +64,7 @@ def unspecific_inputs(
 
 def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
     """Return the size that `synthesise` chooses for each open dimension, by its name in `dims`."""
-    inlining.inline(model)
-    return Sizing(_required_inputs(model), dims, Consumers(model.graph)).open_sizes()
+    return _sizing(model, dims)[1].open_sizes()
 
 
 def lengthened(model: ir.Model, dims: Mapping[str, int], factor: int) -> dict[str, int] | None:
@@ -74,11 +73,9 @@ def lengthened(model: ir.Model, dims: Mapping[str, int], factor: int) -> dict[st
 
     Raises as `synthesise` does.
     """
-    inlining.inline(model)
-    inputs = _required_inputs(model)
-    lengths = Sizing(inputs, dims, Consumers(model.graph)).lengths()
+    lengths = _sizing(model, dims)[1].lengths()
     longer = {**dims, **{name: factor * size for name, size in lengths.items()}}
-    sizing = Sizing(inputs, longer, Consumers(model.graph))
+    inputs, sizing, _ = _sizing(model, longer)
     if not lengths or any(math.prod(sizing.shape(one)) > _MOST_ELEMENTS for one in inputs):
         return None
     count = flop_count.count(model, element_types.infer(model), sizing.open_sizes())
@@ -94,12 +91,7 @@ which two runs on two cores take about a second and a half (ALiBi at 2,048 token
 
 
 def _specs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges, model_path: str = "") -> list[InputSpec]:
-    inlining.inline(model)
-    inputs = _required_inputs(model, model_path)
-    for declared in inputs:
-        _check_type(declared)
-    consumers = Consumers(model.graph)
-    sizing = Sizing(inputs, dims, consumers)
+    inputs, sizing, consumers = _sizing(model, dims, model_path, _check_type)
     shapes = {declared.value: sizing.shape(declared) for declared in inputs}
     for declared in inputs:
         shape = shapes[declared.value]
@@ -119,8 +111,21 @@ def _specs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges, model_path:
     ]
 
 
-def _required_inputs(model: ir.Model, model_path: str = "") -> list[Input]:
-    return [one for one in declared_inputs.inputs_of(model, model_path) if not one.has_default]
+def _sizing(
+    model: ir.Model,
+    dims: Mapping[str, int],
+    model_path: str = "",
+    check: Callable[[Input], object] = lambda _: None,
+) -> tuple[list[Input], Sizing, Consumers]:
+    """Inline the functions of a model; return its inputs without a default, each checked before their sizes,
+    and what reads them.
+    """
+    inlining.inline(model)
+    inputs = [one for one in declared_inputs.inputs_of(model, model_path) if not one.has_default]
+    for declared in inputs:
+        check(declared)
+    consumers = Consumers(model.graph)
+    return inputs, Sizing(inputs, dims, consumers), consumers
 
 
 def _check_type(declared: Input) -> None:
