@@ -110,7 +110,7 @@ def messages(message: Message) -> Iterator[Message]:
 def pick(
     proto: Message, chance: Random, fits: Callable[[Message, FieldDescriptor], object]
 ) -> tuple[Message, FieldDescriptor] | None:
-    """A field that fits and a message that has it: each kind of field is as likely, however many there are."""
+    """A field that fits, and a message that has it: all kinds of fields are equally likely."""
     found: dict[str, list[tuple[Message, FieldDescriptor]]] = {}
     for message in messages(proto):
         for field in message.DESCRIPTOR.fields:
@@ -235,10 +235,15 @@ def clear(proto: onnx.ModelProto, chance: Random) -> str:
 
 def add(proto: onnx.ModelProto, chance: Random) -> str:
     """A field that says nothing says something odd, or a list has an odd element more."""
-    found = pick(proto, chance, lambda message, field: field.is_repeated or not is_set(message, field))
+    found = pick(proto, chance, may_have_more)
     if found is not None:
         extend(proto, *found, chance)
     return found[1].full_name if found else ""
+
+
+def may_have_more(message: Message, field: FieldDescriptor) -> bool:
+    """Whether a field can say more. onnxruntime takes device configurations that onnx-ir cannot write."""
+    return (field.is_repeated or not is_set(message, field)) and field.name != "device_configurations"
 
 
 def read_itself(proto: onnx.ModelProto, chance: Random) -> str:

@@ -6,7 +6,7 @@ that what is drawn is valid:
     {a|b}               one of the alternatives
     $s                  the name of a value of a type in `FITS`; $d is the shape of the last one that was read
     #float[4]           a new constant of that type; #int64[2]=4,4 has these numbers, #n:float is called n
-    n@float[4,4] = ...  the node makes a value of that type, which the step calls %n; statements end with `;`
+    n@float[4,4] = ...  the node makes a value of that type, which the step calls %n; `;` is between nodes
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ STEPS = {
     + SIDE.replace("NUMBER", "%n").replace("S@", "T@").replace("%S", "%T")
     + "J@float[4,4] = {Sub|Add|Div} (%S, %T); float[4,4] = {Softmax (%J)|Div ($s, %J)}",
     "convolution": """a@float[1,1,4,4] = Reshape ($s, #int64[4]=1,1,4,4);
-        b@float[1,1,4,4] = {Conv (%a, #float[1,1,1,1])|Conv <pads = [1, 1, 1, 1]> (%a, #float[1,1,3,3], #float[1])
-            |MaxPool <kernel_shape = [1, 1]> (%a)};
+        b@float[1,1,4,4] = {Conv (%a, #float[1,1,1,1])|
+            Conv <pads = [1, 1, 1, 1]> (%a, #float[1,1,3,3], #float[1])|MaxPool <kernel_shape = [1, 1]> (%a)};
         float[4,4] = Reshape (%b, #int64[2]=4,4)""",
     "reduce": """{float[4] = ReduceSum <keepdims = 0> ($s, #int64[1]=1)|
         float = {ReduceSum|ReduceMean|ReduceMax} <keepdims = 0> ($s)}""",
@@ -87,7 +87,8 @@ STEPS = {
     "call": """{float[4,4], float[4,4]|float[4,4], ""|"", float[4,4]} = own.both ($s, $s);
         {|float[4,4] = own.outer ($s, $s)}""",
     "fill": "float[4,4] = ConstantOfShape <value = float[1] {$size}> (#int64[2]=4,4)",
-    "select": """i@int64[4] = ArgMax <axis = 1, keepdims = 0> ($s); float[4,4] = {Gather <axis = 0> ($s, %i)|Slice ($s, #int64[1]=0, #int64[1]=4, #int64[1]=1)|
+    "select": """i@int64[4] = ArgMax <axis = 1, keepdims = 0> ($s);
+        float[4,4] = {Gather <axis = 0> ($s, %i)|Slice ($s, #int64[1]=0, #int64[1]=4, #int64[1]=1)|
         Expand ($n, #int64[2]=4,4)}""",
 }
 """Every kind of step; `pair` is two paths from one number to one node, and `turn` is what onnxruntime's CPU
