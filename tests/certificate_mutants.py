@@ -116,7 +116,7 @@ def passes_on(node: onnx.NodeProto) -> bool:
 
 
 def others(model: onnx.ModelProto, name: str, names: Iterable[str]) -> list[str]:
-    """The names of other values than this one; behind Casts to floats and Identities, constants by content."""
+    """The names of other values than this, behind Casts to floats and Identities; constants by content."""
     sources = {node.output[0]: node.input[0] for node in nodes(model) if passes_on(node)}
     stored = {
         tensor.name: tensor for graph in (model.graph, *all_bodies(model)) for tensor in graph.initializer
