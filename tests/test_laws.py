@@ -18,6 +18,8 @@ from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options, Pins
 from amp_rewrite.rewriting import annotations
 from amp_rewrite.rewriting.annotations import KEY
+from tests.conformance.judging import complaint
+from tests.onnx_text import graphs
 from tests.random_models import OPERATORS, PAIRED, SMOOTH, feeds, lists, models, options
 from tests.sessions import Runtime
 
@@ -63,24 +65,6 @@ def rewritten(model, asked):
     result = pipeline.rewrite(model, asked)
     assert result.report.ok, result.report.broken
     return result.model
-
-
-def complaint(model):
-    """What onnx's checker has against a model, in full; nothing if it is valid."""
-    try:
-        onnx.checker.check_model(model, full_check=True)
-    except Exception as error:
-        return str(error)
-    return ""
-
-
-def graphs(graph):
-    """A graph and all below it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
-                yield from graphs(body)
 
 
 def nodes(model):

@@ -13,6 +13,7 @@ from amp_rewrite.policy.options import IOTypes, Level, Options
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from tests import real_models
+from tests.conformance import judging
 from tests.real_models import INDEX, MODELS
 from tests.repairs import OnSamples, repaired
 from tests.sampling import every
@@ -32,6 +33,7 @@ VARIANTS = {
     "half-io": Options(io=IOTypes.HALF),
 }
 RUNTIME = Runtime()
+complaint = functools.cache(judging.complaint)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,16 +46,6 @@ def _runtime():
 def original(name):
     """The run of an original, once for all variants."""
     return RUNTIME.run(str(real_models.path(name)), real_models.feeds(name))
-
-
-@functools.cache
-def complaint(path):
-    """What onnx's checker has against a file, in full; nothing if it is valid."""
-    try:
-        onnx.checker.check_model(str(path), full_check=True)
-    except Exception as error:
-        return str(error)
-    return ""
 
 
 def without_source(path):
@@ -79,8 +71,8 @@ def faults(entry, variant, folder):
         return
     if source.read_bytes() != before:
         yield "the file that was read is another"
-    if complaint(target) and not complaint(source):
-        yield f"not valid: {complaint(target)}"
+    if complaint(str(target)) and not complaint(str(source)):
+        yield f"not valid: {complaint(str(target))}"
     yield from result.report.broken
     proof = certify(source, target)
     if not proof.proved:
