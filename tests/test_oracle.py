@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 import pytest
+
 from amp_rewrite.colouring.rules import paint
 from tests import graphs, oracle
 from tests.graphs import Edge
@@ -95,7 +96,9 @@ def test_every_graph_of_four_units() -> None:
 # ---- random larger ones
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 25))])
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 25))]
+)
 def test_many_random_graphs(seed: int) -> None:
     """Up to seven units with circles and ties, few of them DENY or FIXED, and edges mostly forward."""
     source = random.Random(seed)
