@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import traceback
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,12 +25,12 @@ from pathlib import Path
 from random import Random
 
 from click.testing import CliRunner
-from onnx.backend.test.case.node import collect_testcases
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main as amp_rewrite
 from amp_rewrite.errors import TRACEBACK
 from tests import damage, odd_models, random_models, text
+from tests.conformance import cases as suite
 from tests.sessions import Runtime
 
 LARGEST = 1 << 18
@@ -57,9 +56,7 @@ class Trial:
 @functools.cache
 def bases() -> list[tuple[str, bytes]]:
     """Valid models by name: the backend suite's, odd and random ones, and the demo's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some cases overflow on purpose while they are made
-        cases = [(case.name, case.model) for case in collect_testcases(None)]
+    cases = [(case.name, case.proto) for case in suite.of_nodes()]
     odd = [(name, text.unchecked(each)) for name, each in odd_models.TEXTS.items()]
     drawn = [(f"random {seed}", random_models.drawn(seed)) for seed in range(300)]
     larger = [("demo", demo.network())] * SHARE_OF_THE_DEMO
