@@ -33,8 +33,7 @@ LOOPS = "onnx_loop11 onnx_loop13_seq trt_loop trt_scan"
 HELD_FOR = {
     "branches": "dynamo_cond_scan.dynamo onnx_affine_grid_2d_expanded onnx_if onnx_if_opt".split(),
     "body_result": f"{LOOPS} onnx_affine_grid_2d_expanded".split(),
-    "body_inputs": f"{LOOPS} dynamo_cond_scan.dynamo".split(),
-    "carried": f"{LOOPS} scripted_greedy_decoder.legacy".split(),
+    "carried": f"{LOOPS} dynamo_cond_scan.dynamo scripted_greedy_decoder.legacy".split(),
     "outputs": """bigru_tagger.legacy onnx_affine_grid_2d_expanded
         onnx_rotary_embedding_with_rotary_dim_expanded""".split(),
 }
