@@ -147,8 +147,9 @@ def _trials(seed: int) -> Trials:
 
 def _limited(seed: int, number: int) -> Trial:
     """A trial in this process, which ends with it where that takes too long."""
+    trials = _trials(seed)
     signal.alarm(PATIENCE)
-    done = _trials(seed).run(number)
+    done = trials.run(number)
     signal.alarm(0)
     return done
 
