@@ -96,8 +96,12 @@ def read(node: onnx.NodeProto) -> Iterator[str]:
     """The names that a node and its bodies read."""
     yield from node.input
     for body in bodies(node):
-        yield from (name for inner in body.node for name in read(inner))
-        yield from (info.name for info in body.output)
+        yield from names_read(body)
+
+
+def names_read(graph: onnx.GraphProto) -> set[str]:
+    """The names that the nodes and the outputs of a graph read."""
+    return {name for node in graph.node for name in read(node)} | {info.name for info in graph.output}
 
 
 def ports(node: onnx.NodeProto) -> list[int]:
@@ -121,13 +125,15 @@ def others(model: onnx.ModelProto, name: str, names: Iterable[str]) -> list[str]
     stored = {
         tensor.name: tensor for graph in (model.graph, *all_bodies(model)) for tensor in graph.initializer
     }
-    constants = [node for node in nodes(model) if node.op_type == "Constant"]
-    stored |= {node.output[0]: node.attribute[0].t for node in constants if node.attribute[0].name == "value"}
+    constants = {node.output[0]: node.attribute[0] for node in nodes(model) if node.op_type == "Constant"}
+    stored |= {name: attribute.t for name, attribute in constants.items() if attribute.name == "value"}
 
     def origin(name: str) -> object:
         tensor = stored.get(name)
         if tensor is not None and tensor.data_type in NUMBERS:
             return *tensor.dims, array_of(tensor).astype(float).tobytes()
+        if name in constants:
+            return constants[name].SerializeToString()
         return origin(sources[name]) if name in sources else name
 
     return [other for other in names if other and origin(other) != origin(name)]
@@ -449,6 +455,8 @@ def carried(model, chance):
     names = [getattr(value, "name", value) for value in values]
     start = first if node.op_type == "Loop" and (values is node.input or chance.randrange(2)) else 0
     one, other = pick_some(chance, [i for i in range(start, len(values)) if names[i]])
+    if values is body.input and {names[one], names[other]}.isdisjoint(names_read(body)):
+        return
     if values is not node.input:
         values[one].name, values[other].name = names[other], names[one]
     elif others(model, names[one], [names[other]]):

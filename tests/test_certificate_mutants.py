@@ -1,7 +1,6 @@
 """Faults put into real results: the certificate finds each that changes what is computed."""
 
 import functools
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -13,12 +12,12 @@ from hypothesis import strategies as st
 
 from amp_rewrite import Options, certify, emulate, rewrite
 from amp_rewrite.errors import ModelError
+from tests import real_models
 from tests.certificate_mutants import KINDS, mutant
 from tests.random_models import feeds, models
 from tests.sessions import Runtime
 from tests.test_laws import LAW
 
-MODELS = Path(__file__).parents[2] / "shared" / "models"
 HELD = """
     bigru_tagger.legacy dynamo_cond_scan.dynamo mnist_cntk onnx_affine_grid_2d_expanded
     onnx_attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal_expanded
@@ -39,15 +38,12 @@ HELD_FOR = {
 }
 """For kinds that few models have a place for."""
 OPTIONS = Options(check=False, metadata=False)
-shared = pytest.mark.skipif(not MODELS.exists(), reason="the shared models are not here")
 
 
 @functools.cache
 def results(name):
     """A model, and its result in half as bytes."""
-    (path,) = (MODELS / name).glob("*.onnx")
-    data = path.read_bytes()
-    original = onnx.ModelProto.FromString(data)
+    original = onnx.load(real_models.path(name))
     return original, rewrite(original, OPTIONS).model
 
 
@@ -84,14 +80,12 @@ def changed(result, model):
     return [line for line in after if line not in before] or [line for line in before if line not in after]
 
 
-@shared
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_few_of_each_kind_are_found(kind):
     """No mutant that changes what is computed is proved."""
     assert survivors(kind, 4) == []
 
 
-@shared
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_hundreds_of_each_kind_are_found(kind):
