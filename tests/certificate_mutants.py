@@ -1,286 +1,245 @@
-"""Faults that a rewrite might make, put into its results one at a time."""
+"""Faults that a rewrite might make, put into its results one at a time.
+
+A kind of fault is a function that changes a model in place, where it has a place for it: live nodes, what
+they can read, and what is stored.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+
 import numpy as np
-from onnx import AttributeProto, TensorProto, defs, helper
+import onnx
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
-from tests.mutable_places import (
-    FLOATS,
-    INTS,
-    NUMBERS,
-    NothingError,
-    array_of,
-    bodies,
-    is_float_cast,
-    live_nodes,
-    origins,
-    passes_on,
-    pick,
-    pick_node,
-    pick_two,
-    ports,
-    read,
-    store,
-    tensors,
-)
-
-KINDS = []
-"""Every kind of mutant: a function that changes a model, and says in a word what it changed."""
+INTS = {TensorProto.INT64: 8, TensorProto.INT32: 4}
+FLOATS = {TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2}
+NUMBERS = {**INTS, **FLOATS}
 
 
-def kind(function):
-    """List a kind of mutant."""
-    KINDS.append(function)
-    return function
+class NothingError(Exception):
+    """A model has no place for a fault."""
 
 
-def mutant(kind, model, random):
-    """What was changed of a model, which is changed; None where nothing was."""
-    before = model.SerializeToString(deterministic=True)
+def mutant(kind, model: onnx.ModelProto, chance: Random) -> onnx.ModelProto | None:
+    """A copy of a model with a fault; None where it has no place for one, or nothing changed."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
     try:
-        change = kind(model, random)
+        kind(copy, chance)
     except NothingError:
         return None
-    return None if model.SerializeToString(deterministic=True) == before else change
+    same = copy.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
+    return None if same else copy
 
 
-@kind
-def rewired(model, random):
+# ---- places
+
+
+@dataclass(frozen=True)
+class Place:
+    """A live node of a graph, and the names that it can read."""
+
+    graph: onnx.GraphProto
+    node: onnx.NodeProto
+    names: list[str]
+
+    def insert(self, operator: str, name: str, output: str, **attributes: object) -> None:
+        """Puts a node before this one."""
+        position = next(i for i, node in enumerate(self.graph.node) if node.output == self.node.output)
+        self.graph.node.insert(position, helper.make_node(operator, [name], [output], **attributes))
+
+
+def places(model: onnx.ModelProto) -> list[Place]:
+    """Every live node with its place."""
+    return [*_places(model.graph, [])]
+
+
+def _places(graph: onnx.GraphProto, around: list[str]) -> Iterator[Place]:
+    visible = [*around, *(info.name for info in graph.input), *(tensor.name for tensor in graph.initializer)]
+    for node in live(graph):
+        made = [name for other in graph.node for name in other.output if name]
+        yield Place(graph, node, [*visible, *made[: made.index(next(filter(None, node.output)))]])
+        for body in bodies(node):
+            yield from _places(body, [*visible, *made])
+
+
+def live(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes of a graph that its outputs depend on."""
+    wanted, found = {info.name for info in graph.output}, []
+    for node in reversed(graph.node):
+        if not wanted.isdisjoint(node.output):
+            found.append(node)
+            wanted.update(read(node))
+    return found
+
+
+def nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Every live node."""
+    return [place.node for place in places(model)]
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs of a node."""
+    for attribute in node.attribute:
+        yield from (*([attribute.g] if attribute.type == AttributeProto.GRAPH else ()), *attribute.graphs)
+
+
+def all_bodies(model: onnx.ModelProto) -> list[onnx.GraphProto]:
+    """The graphs of all live nodes."""
+    return [body for node in nodes(model) for body in bodies(node)]
+
+
+def read(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node and its bodies read."""
+    yield from node.input
+    for body in bodies(node):
+        yield from names_read(body)
+
+
+def names_read(graph: onnx.GraphProto) -> set[str]:
+    """The names that the nodes and the outputs of a graph read."""
+    return {name for node in graph.node for name in read(node)} | {info.name for info in graph.output}
+
+
+def ports(node: onnx.NodeProto) -> list[int]:
+    """The inputs of a node that say what it computes: a CastLike reads nothing of the second but its type."""
+    return [i for i, name in enumerate(node.input) if name and (node.op_type, i) != ("CastLike", 1)]
+
+
+def is_float_cast(node: onnx.NodeProto) -> bool:
+    """Whether a node is a Cast to a float of at most 32 bits."""
+    return node.op_type == "Cast" and node.attribute[0].i in FLOATS
+
+
+def passes_on(node: onnx.NodeProto) -> bool:
+    """Whether a node gives what it reads, but for precision: a Cast to a float, or an Identity."""
+    return node.op_type == "Identity" or is_float_cast(node)
+
+
+def others(model: onnx.ModelProto, name: str, names: Iterable[str]) -> list[str]:
+    """The names of other values than this, behind Casts to floats and Identities; constants by content."""
+    sources = {node.output[0]: node.input[0] for node in nodes(model) if passes_on(node)}
+    stored = {
+        tensor.name: tensor for graph in (model.graph, *all_bodies(model)) for tensor in graph.initializer
+    }
+    constants = {node.output[0]: node.attribute[0] for node in nodes(model) if node.op_type == "Constant"}
+    stored |= {name: attribute.t for name, attribute in constants.items() if attribute.name == "value"}
+
+    def origin(name: str) -> object:
+        tensor = stored.get(name)
+        if tensor is not None and tensor.data_type in NUMBERS:
+            return *tensor.dims, array_of(tensor).astype(float).tobytes()
+        if name in constants:
+            return constants[name].SerializeToString()
+        return origin(sources[name]) if name in sources else name
+
+    return [other for other in names if other and origin(other) != origin(name)]
+
+
+def tensors(model: onnx.ModelProto, types: Iterable[int]) -> list[TensorProto]:
+    """The live stored tensors of these types that have elements."""
+    stored = []
+    for graph in (model.graph, *all_bodies(model)):
+        used = {name for node in live(graph) for name in read(node)} | {info.name for info in graph.output}
+        stored += [tensor for tensor in graph.initializer if tensor.name in used]
+    constants = [node for node in nodes(model) if node.op_type == "Constant" and not node.domain]
+    stored += [a.t for node in constants for a in node.attribute if a.type == AttributeProto.TENSOR]
+    return [tensor for tensor in stored if tensor.data_type in types and 0 not in tensor.dims]
+
+
+def array_of(tensor: TensorProto):
+    """A copy of the elements of a tensor."""
+    return numpy_helper.to_array(tensor).copy()
+
+
+def store(tensor: TensorProto, array) -> None:
+    """Store other elements in a tensor."""
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def pick(chance: Random, options):
+    """One of the options; NothingError where there is none."""
+    return pick_some(chance, options, 1)[0]
+
+
+def pick_some(chance: Random, options, count: int = 2) -> list:
+    """Two of the options; NothingError where there are fewer."""
+    options = list(options)
+    if len(options) < count:
+        raise NothingError
+    return chance.sample(options, count)
+
+
+def pick_place(model: onnx.ModelProto, chance: Random, holds) -> Place:
+    """The place of a live node of which something holds."""
+    return pick(chance, [place for place in places(model) if holds(place.node)])
+
+
+def pick_node(model: onnx.ModelProto, chance: Random, holds) -> onnx.NodeProto:
+    """A live node of which something holds."""
+    return pick_place(model, chance, holds).node
+
+
+# ---- inputs and outputs of nodes
+
+
+def rewired(model, chance):
     """An input of a node is another value."""
-    holder, node = pick_node(model, random, lambda node: any(node.input))
-    port, origin = pick(random, ports(node)), origins(model)
-    names = [*holder.visible, *holder.names_at(node)]
-    node.input[port] = pick(random, [name for name in names if origin(name) != origin(node.input[port])])
-    return f"{node.op_type} reads {node.input[port]}"
+    place = pick_place(model, chance, lambda node: any(node.input))
+    port = pick(chance, ports(place.node))
+    place.node.input[port] = pick(chance, others(model, place.node.input[port], place.names))
 
 
-ORDERED = "Sub Div Pow MatMul Greater Less Where Gather Concat Gemm Conv PRelu Mod".split()
+ORDERED = """Sub Div Pow MatMul Greater Less Where Gather Concat Gemm Conv PRelu Mod
+    Max Min Sum SequenceConstruct""".split()
 
 
-@kind
-def swapped(model, random):
-    """Two inputs of an operator that does not commute are swapped."""
-    origin = origins(model)
-    nodes = [n for _, n in live_nodes(model) if n.op_type in ORDERED and len(n.input) > 1]
-    node = pick(random, [n for n in nodes if origin(n.input[0]) != origin(n.input[1])])
-    node.input[0], node.input[1] = node.input[1], node.input[0]
-    return node.op_type
+def reordered(model, chance):
+    """The inputs of a node of an operator that takes several are in another order."""
+    node = pick_node(model, chance, lambda node: node.op_type in ORDERED and len(set(node.input)) > 1)
+    turned = chance.sample(list(node.input), len(node.input))
+    if any(others(model, before, [after]) for before, after in zip(node.input, turned, strict=True)):
+        node.input[:] = turned
 
 
-@kind
-def attribute(model, random):
-    """A number or a word of an attribute is another."""
-    kinds = (AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.STRING)
-    skipped = {"Cast", "Constant", "ConstantOfShape", "EyeLike"}
-    nodes = [n for _, n in live_nodes(model) if n.op_type not in skipped]
-    places = [(n, a) for n in nodes for a in n.attribute if a.type in kinds and a.name != "dtype"]
-    node, changed = pick(random, places)
-    if changed.type == AttributeProto.INT:
-        changed.i += 1
-    elif changed.type == AttributeProto.INTS and changed.ints:
-        changed.ints[int(random.integers(len(changed.ints)))] += 1
-    elif changed.type == AttributeProto.FLOAT:
-        changed.f = changed.f * 1.5 + 0.25
+def missing(model, chance):
+    """An input is left out, perhaps where others follow."""
+    node = pick_node(model, chance, lambda node: sum(map(bool, node.input)) > 1)
+    if chance.randrange(2):
+        del node.input[-1]
     else:
-        changed.s += b"x"
-        changed.ints.extend([1] if changed.type == AttributeProto.INTS else [])
-    return f"{node.op_type}.{changed.name}"
+        node.input[pick(chance, ports(node))] = ""
 
 
-@kind
-def shuffled(model, random):
-    """The numbers of an attribute are in another order."""
-    attributes = [(n, a) for _, n in live_nodes(model) for a in n.attribute if a.type == AttributeProto.INTS]
-    node, changed = pick(random, [(n, a) for n, a in attributes if len(set(a.ints)) > 1])
-    changed.ints[:] = [int(number) for number in random.permutation(changed.ints)]
-    return f"{node.op_type}.{changed.name}"
+def more_ports(model, chance):
+    """A node gives one value more, or reads one more, behind others or behind some that are left out."""
+    place = pick(chance, places(model))
+    if chance.randrange(2) or not place.node.input:
+        place.node.output.append("mutant")
+    else:
+        place.node.input.extend([*[""] * chance.randrange(3), pick(chance, place.names)])
 
 
-@kind
-def next_number(model, random):
-    """A float of an attribute is the next one that there is."""
-    floats = [a for _, n in live_nodes(model) for a in n.attribute if a.type == AttributeProto.FLOAT]
-    changed = pick(random, [a for a in floats if np.isfinite(a.f)])
-    changed.f = float(np.nextafter(np.float32(changed.f), np.float32(np.inf)))
-    return changed.name
+def outputs(model, chance):
+    """Two outputs of a node change places, half the time such as are read."""
+    used = {name for node in nodes(model) for name in read(node)} | {info.name for info in model.graph.output}
+    counts = pick(chance, [bool, used.__contains__])
+    node = pick_node(model, chance, lambda node: sum(map(counts, node.output)) > 1)
+    one, other = pick_some(chance, [i for i, name in enumerate(node.output) if counts(name)])
+    node.output[one], node.output[other] = node.output[other], node.output[one]
 
 
-@kind
-def unstated(model, random):
-    """An attribute that is not its default is left out."""
-    places = [(n, a) for _, n in live_nodes(model) for a in n.attribute if says_more(model, n, a)]
-    node, dropped = pick(random, [(n, a) for n, a in places if not is_float_cast(n)])
-    name = f"{node.op_type}.{dropped.name}"
-    node.attribute.remove(dropped)
-    return name
-
-
-def says_more(model, node, stated):
-    """Whether an attribute is one of its operator, and not the default."""
-    versions = {entry.domain: entry.version for entry in model.opset_import}
-    try:
-        schema = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
-    except defs.SchemaError:
-        return False
-    if stated.name not in schema.attributes or stated.type == AttributeProto.GRAPH:
-        return False
-    default = schema.attributes[stated.name].default_value
-    if not default.name:
-        return schema.attributes[stated.name].required
-    return helper.get_attribute_value(default) != helper.get_attribute_value(stated)
-
-
-@kind
-def dropped(model, random):
-    """A node is left out: what reads it reads its input."""
-    _, node = pick_node(
-        model, random, lambda n: n.input and n.input[0] and not passes_on(n) and n.op_type != "Constant"
-    )
-    name = node.output[0]
-    readers = [(n, port) for _, n in live_nodes(model) for port in ports(n) if n.input[port] == name]
-    if not name or not readers:
-        return None
-    for _, reader in live_nodes(model):
-        reader.input[:] = [node.input[0] if used == name else used for used in reader.input]
-    return node.op_type
-
-
-@kind
-def weight(model, random):
-    """A bit of a stored float is another, but for its sign."""
-    tensor = pick(random, tensors(model, FLOATS))
-    return flip(tensor, random, 8 * FLOATS[tensor.data_type] - 1)
-
-
-@kind
-def integer(model, random):
-    """A bit of a stored integer is another."""
-    tensor = pick(random, tensors(model, INTS))
-    return flip(tensor, random, 8 * INTS[tensor.data_type])
-
-
-def flip(tensor, random, bits):
-    """Flip one of the lower bits of an element."""
-    content = np.frombuffer(bytearray(array_of(tensor).tobytes()), np.uint8).copy()
-    size = NUMBERS[tensor.data_type]
-    element, bit = int(random.integers(content.size // size)), int(random.choice(range(bits)))
-    content[element * size + bit // 8] ^= 1 << (bit % 8)
-    store(tensor, content.tobytes())
-    return tensor.name
-
-
-@kind
-def shape(model, random):
-    """A stored value, a fill's shape among them, has one axis more, or its axes in another order."""
-    tensor = pick(random, tensors(model, NUMBERS))
-    turned = list(tensor.dims)[::-1]
-    tensor.dims[:] = turned if turned != list(tensor.dims) else [*tensor.dims, 1]
-    return tensor.name
-
-
-OF_EQUAL_SIZE = {
-    TensorProto.INT64: TensorProto.UINT64,
-    TensorProto.INT32: TensorProto.UINT32,
-    TensorProto.FLOAT16: TensorProto.BFLOAT16,
-    TensorProto.FLOAT: TensorProto.INT32,
-}
-
-
-@kind
-def element_type(model, random):
-    """A stored value has the same bits and another element type."""
-    tensor = pick(random, tensors(model, OF_EQUAL_SIZE))
-    store(tensor, array_of(tensor).tobytes())
-    tensor.data_type = OF_EQUAL_SIZE[tensor.data_type]
-    return tensor.name
-
-
-@kind
-def exchanged(model, random):
-    """Two elements of a stored value that differ are exchanged."""
-    tensor = pick(random, [t for t in tensors(model, NUMBERS) if np.prod(t.dims) > 1])
-    array = array_of(tensor)
-    flat = array.reshape(-1)
-    one, other = random.integers(flat.size, size=2)
-    if flat[one].tobytes() == flat[other].tobytes():
-        return None
-    flat[[one, other]] = flat[[other, one]]
-    store(tensor, array.tobytes())
-    return tensor.name
-
-
-@kind
-def contents(model, random):
-    """Two stored values of one type and shape that differ are exchanged."""
-    stored = list(tensors(model, NUMBERS))
-    one = pick(random, stored)
-    alike = [t for t in stored if t is not one and t.data_type == one.data_type and t.dims == one.dims]
-    other = pick(random, alike)
-    before, after = array_of(one).tobytes(), array_of(other).tobytes()
-    if before == after:
-        return None
-    store(one, after)
-    store(other, before)
-    return f"{one.name} {other.name}"
-
-
-@kind
-def cast_type(model, random):
-    """A Cast gives another type."""
-    _, node = pick_node(model, random, lambda node: node.op_type == "Cast")
-    other = [TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.DOUBLE, TensorProto.UINT8]
-    before = node.attribute[0].i
-    node.attribute[0].i = pick(random, [t for t in other if t != before])
-    return f"{before} -> {node.attribute[0].i}"
-
-
-WAYS = [
-    (TensorProto.INT32, TensorProto.FLOAT16),
-    (TensorProto.FLOAT8E5M2, TensorProto.FLOAT),
-    (TensorProto.BOOL, TensorProto.FLOAT16),
-    (TensorProto.DOUBLE, TensorProto.INT64, TensorProto.FLOAT),
-    (TensorProto.DOUBLE,),
-]
-
-
-@kind
-def through_types(model, random):
-    """A value goes through integers, float8, bool or a double on its way to a reader."""
-    return insert(model, random, [("Cast", {"to": to}) for to in pick(random, WAYS)])
-
-
-UNARY = "Abs Neg Relu Exp Floor Ceil Sqrt Sigmoid Tanh Identity Round Sign Reciprocal Erf Softmax Not".split()
-
-
-@kind
-def unary(model, random):
-    """A value goes through an operator on its way to a reader."""
-    return insert(model, random, [(pick(random, UNARY), {})])
-
-
-def insert(model, random, operators):
-    """Insert nodes between a value and one of its readers."""
-    holder, node = pick_node(model, random, lambda node: any(node.input))
-    port = pick(random, ports(node))
-    for number, (name, attributes) in enumerate(operators):
-        output = f"mutant{number}"
-        added = helper.make_node(name, [node.input[port]], [output], **attributes)
-        holder.graph.node.insert(holder.position(node), added)
-        node.input[port] = output
-    return f"{node.op_type} {port} {operators[0][0]}"
-
-
-@kind
-def output(model, random):
+def output(model, chance):
     """An output is another value: it takes the name of one that is computed elsewhere."""
-    graph, origin = model.graph, origins(model)
-    info, outputs = pick(random, graph.output), {info.name for info in graph.output}
-    names = [name for node in graph.node for name in node.output if name and name not in outputs]
-    other = pick(random, [name for name in names if origin(name) != origin(info.name)])
+    graph = model.graph
+    info, known = pick(chance, graph.output), {info.name for info in graph.output}
+    names = [name for node in graph.node for name in node.output if name not in known]
+    other = pick(chance, others(model, info.name, names))
     for node in graph.node:
         rename(node, {info.name: other, other: info.name})
-    return f"{info.name} is {other}"
 
 
 def rename(node, names):
@@ -292,6 +251,43 @@ def rename(node, names):
             rename(inner, names)
         for info in body.output:
             info.name = names.get(info.name, info.name)
+
+
+# ---- nodes
+
+
+def dropped(model, chance):
+    """A node is left out: what reads it reads its input."""
+
+    def holds(node):
+        return node.input and node.input[0] and not passes_on(node) and node.op_type != "Constant"
+
+    node = pick_node(model, chance, holds)
+    for reader in nodes(model):
+        for port in ports(reader):
+            if reader.input[port] and reader.input[port] == node.output[0]:
+                reader.input[port] = node.input[0]
+
+
+WAYS = [
+    (TensorProto.INT32, TensorProto.FLOAT16),
+    (TensorProto.FLOAT8E5M2, TensorProto.FLOAT),
+    (TensorProto.BOOL, TensorProto.FLOAT16),
+    (TensorProto.DOUBLE, TensorProto.INT64, TensorProto.FLOAT),
+    (TensorProto.DOUBLE,),
+]
+UNARY = "Abs Neg Relu Exp Floor Ceil Sqrt Sigmoid Tanh Identity Round Sign Reciprocal Erf Softmax Not".split()
+
+
+def inserted(model, chance):
+    """A value goes through an operator, or through other types, on its way to a reader."""
+    casts = [("Cast", {"to": to}) for to in pick(chance, WAYS)]
+    operators = pick(chance, [casts, [(pick(chance, UNARY), {})]])
+    place = pick_place(model, chance, lambda node: any(node.input))
+    port = pick(chance, ports(place.node))
+    for number, (name, attributes) in enumerate(operators):
+        place.insert(name, place.node.input[port], f"mutant{number}", **attributes)
+        place.node.input[port] = f"mutant{number}"
 
 
 FAMILIES = [
@@ -309,149 +305,177 @@ FAMILIES = [
 FAMILY = {name: family.split() for family in FAMILIES for name in family.split()}
 
 
-@kind
-def relative(model, random):
+def relative(model, chance):
     """A node is of another operator of its family."""
-    _, node = pick_node(model, random, lambda node: node.op_type in FAMILY and not node.domain)
-    before = node.op_type
-    node.op_type = pick(random, [name for name in FAMILY[before] if name != before])
-    return f"{before} {node.op_type}"
+    node = pick_node(model, chance, lambda node: node.op_type in FAMILY and not node.domain)
+    node.op_type = pick(chance, [name for name in FAMILY[node.op_type] if name != node.op_type])
 
 
-@kind
-def domain(model, random):
+def domain(model, chance):
     """A node is of another domain."""
-    _, node = pick_node(model, random, lambda node: node.op_type != "Cast")
-    node.domain = "mutant"
-    return node.op_type
+    pick_node(model, chance, lambda node: node.op_type != "Cast").domain = "mutant"
 
 
-@kind
-def missing(model, random):
-    """The last input is left out."""
-    _, node = pick_node(model, random, lambda node: len(node.input) > 1 and node.input[-1])
-    del node.input[-1]
-    return node.op_type
+def cast_type(model, chance):
+    """A Cast gives another type."""
+    to = pick_node(model, chance, lambda node: node.op_type == "Cast").attribute[0]
+    types = [TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.DOUBLE, TensorProto.UINT8]
+    to.i = pick(chance, [each for each in types if each != to.i])
 
 
-@kind
-def emptied(model, random):
-    """An input is left out, where others follow."""
-    _, node = pick_node(model, random, lambda node: sum(map(bool, node.input)) > 1)
-    port = pick(random, ports(node))
-    node.input[port] = ""
-    return f"{node.op_type} {port}"
+# ---- attributes
 
 
-@kind
-def variadic(model, random):
-    """The inputs of a node that takes several are in another order."""
-    names, origin = "Concat Where Gemm Conv Max Min Sum SequenceConstruct".split(), origins(model)
-    _, node = pick_node(model, random, lambda node: node.op_type in names and len(set(node.input)) > 1)
-    turned = [str(name) for name in random.permutation(node.input)]
-    if [origin(name) for name in turned] == [origin(name) for name in node.input]:
-        return None
-    node.input[:] = turned
-    return node.op_type
+def attributes(model, *types):
+    """The attributes of these types of live nodes, each with its node."""
+    return [(node, a) for node in nodes(model) for a in node.attribute if a.type in types]
 
 
-@kind
-def more_inputs(model, random):
-    """A node reads one value more, behind others or behind some that are left out."""
-    holder, node = pick_node(model, random, lambda node: node.input)
-    value = pick(random, [*holder.names_at(node), *holder.visible])
-    node.input.extend([*[""] * int(random.integers(3)), value])
-    return f"{node.op_type} reads {value} as well"
+def attribute(model, chance):
+    """A number or a word of an attribute is another, if only the next; or numbers are in another order."""
+    kinds = AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.STRING
+    skipped = {"Cast", "Constant", "ConstantOfShape", "EyeLike"}
+    found = [a for node, a in attributes(model, *kinds) if node.op_type not in skipped and a.name != "dtype"]
+    chosen = pick(chance, sorted({a.type for a in found}))
+    changed = pick(chance, [a for a in found if a.type == chosen])
+    if changed.type == AttributeProto.INT:
+        changed.i += 1
+    elif changed.type == AttributeProto.FLOAT:
+        following = float(np.nextafter(np.float32(changed.f), np.float32(np.inf)))
+        changed.f = pick(chance, [changed.f * 1.5 + 0.25, following])
+    elif changed.type == AttributeProto.STRING:
+        changed.s += b"x"
+    elif len(set(changed.ints)) > 1 and chance.randrange(2):
+        changed.ints[:] = chance.sample(list(changed.ints), len(changed.ints))
+    elif changed.ints:
+        changed.ints[chance.randrange(len(changed.ints))] += 1
+    else:
+        changed.ints.append(1)
 
 
-@kind
-def more_outputs(model, random):
-    """A node gives one value more, which nobody reads."""
-    _, node = pick(random, live_nodes(model))
-    node.output.append("mutant")
-    return node.op_type
+def unstated(model, chance):
+    """An attribute that is not its default is left out."""
+    found = attributes(model, *AttributeProto.AttributeType.values())
+    node, left_out = pick(
+        chance, [(n, a) for n, a in found if says_more(model, n, a) and not is_float_cast(n)]
+    )
+    node.attribute.remove(left_out)
 
 
-@kind
-def outputs(model, random):
-    """Two outputs of a node change places."""
-    return exchange_outputs(model, random, bool)
+def says_more(model, node, stated):
+    """Whether an attribute is one of its operator, and not the default."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    try:
+        schema = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+    except defs.SchemaError:
+        return False
+    if stated.name not in schema.attributes or stated.type == AttributeProto.GRAPH:
+        return False
+    default = schema.attributes[stated.name].default_value
+    if not default.name:
+        return schema.attributes[stated.name].required
+    return helper.get_attribute_value(default) != helper.get_attribute_value(stated)
 
 
-@kind
-def port(model, random):
-    """Two outputs of a node that are read change places."""
-    used = {name for _, n in live_nodes(model) for name in read(n)} | {o.name for o in model.graph.output}
-    return exchange_outputs(model, random, used.__contains__)
+# ---- stored tensors
 
 
-def exchange_outputs(model, random, counts):
-    """Exchange two outputs of a node whose names count."""
-    _, node = pick_node(model, random, lambda node: sum(map(counts, node.output)) > 1)
-    one, other = pick_two(random, [i for i, name in enumerate(node.output) if counts(name)])
-    node.output[one], node.output[other] = node.output[other], node.output[one]
-    return f"{node.op_type} {one} {other}"
+def bit(model, chance):
+    """A bit of a stored number is another, but for the sign of a float."""
+    tensor = pick(chance, tensors(model, pick(chance, [FLOATS, INTS])))
+    array, size = array_of(tensor), NUMBERS[tensor.data_type]
+    flipped = chance.randrange(8 * size - (tensor.data_type in FLOATS))
+    array.reshape(-1).view(np.uint8)[chance.randrange(array.size) * size + flipped // 8] ^= 1 << (flipped % 8)
+    store(tensor, array)
 
 
-@kind
-def branches(model, random):
-    """The branches of an If are swapped."""
-    _, node = pick_node(model, random, lambda node: node.op_type == "If")
-    first, second = node.attribute
-    if first.g.SerializeToString() == second.g.SerializeToString():
-        return None
-    first.name, second.name = second.name, first.name
-    return node.name
+def shape(model, chance):
+    """A stored value, a fill's shape among them, has one axis more, or its axes in another order."""
+    tensor = pick(chance, tensors(model, NUMBERS))
+    turned = list(tensor.dims)[::-1]
+    tensor.dims[:] = turned if turned != list(tensor.dims) else [*tensor.dims, 1]
 
 
-@kind
-def negated(model, random):
-    """An If takes its branches the other way round."""
-    holder, node = pick_node(model, random, lambda node: node.op_type == "If")
-    holder.graph.node.insert(holder.position(node), helper.make_node("Not", [node.input[0]], ["mutant"]))
-    node.input[0] = "mutant"
-    return node.name
+OF_EQUAL_SIZE = {
+    TensorProto.INT64: TensorProto.UINT64,
+    TensorProto.INT32: TensorProto.UINT32,
+    TensorProto.FLOAT16: TensorProto.BFLOAT16,
+    TensorProto.FLOAT: TensorProto.INT32,
+}
 
 
-@kind
-def carried(model, random):
-    """Two values that a body gives, takes, or that a loop starts with, are in another order."""
-    loops = [(n, g) for _, n in live_nodes(model) if n.op_type in ("Loop", "Scan") for g in bodies(n)]
-    node, body = pick(random, loops)
-    side = pick(random, ["outputs", "inputs", "node"])
-    values = {"outputs": body.output, "inputs": body.input, "node": node.input}[side]
-    start = {"outputs": 1, "inputs": 2, "node": 2}[side] if node.op_type == "Loop" else 0
+def element_type(model, chance):
+    """A stored value has the same bits and another element type."""
+    tensor = pick(chance, tensors(model, OF_EQUAL_SIZE))
+    store(tensor, array_of(tensor))
+    tensor.data_type = OF_EQUAL_SIZE[tensor.data_type]
+
+
+def exchanged(model, chance):
+    """Two elements of a stored value that differ are exchanged."""
+    tensor = pick(chance, [each for each in tensors(model, NUMBERS) if np.prod(each.dims) > 1])
+    array = array_of(tensor)
+    flat = array.reshape(-1)
+    one, other = chance.sample(range(flat.size), 2)
+    if flat[one].tobytes() != flat[other].tobytes():
+        flat[[one, other]] = flat[[other, one]]
+        store(tensor, array)
+
+
+def contents(model, chance):
+    """Two stored values of one type and shape that differ are exchanged."""
+    stored = tensors(model, NUMBERS)
+    one = pick(chance, stored)
+    alike = [each for each in stored if each.data_type == one.data_type and each.dims == one.dims]
+    before = array_of(one)
+    other = pick(chance, [each for each in alike if array_of(each).tobytes() != before.tobytes()])
+    store(one, array_of(other))
+    store(other, before)
+
+
+# ---- bodies
+
+
+def branches(model, chance):
+    """The branches of an If are swapped, or it takes them the other way round."""
+    place = pick_place(model, chance, lambda node: node.op_type == "If")
+    first, second = place.node.attribute
+    if chance.randrange(2):
+        place.insert("Not", place.node.input[0], "mutant")
+        place.node.input[0] = "mutant"
+    elif first.g.SerializeToString() != second.g.SerializeToString():
+        first.name, second.name = second.name, first.name
+
+
+def carried(model, chance):
+    """Two values that a body gives or takes, or that a loop starts with, are in another order."""
+    loops = [node for node in nodes(model) if node.op_type in ("Loop", "Scan")]
+    node, body = pick(chance, [(node, body) for node in loops for body in bodies(node)])
+    values, first = pick(chance, [(body.output, 1), (body.input, 2), (node.input, 2)])
     names = [getattr(value, "name", value) for value in values]
-    one, other = pick_two(random, [i for i in range(start, len(values)) if names[i]])
-    if names[one] == names[other]:
-        return None
-    if side != "node":
+    start = first if node.op_type == "Loop" and (values is node.input or chance.randrange(2)) else 0
+    one, other = pick_some(chance, [i for i in range(start, len(values)) if names[i]])
+    if values is body.input and {names[one], names[other]}.isdisjoint(names_read(body)):
+        return
+    if values is not node.input:
         values[one].name, values[other].name = names[other], names[one]
-        return f"{side} {one} {other}"
-    if origins(model)(names[one]) == origins(model)(names[other]):
-        return None
-    values[one], values[other] = names[other], names[one]
-    return f"{side} {one} {other}"
+    elif others(model, names[one], [names[other]]):
+        values[one], values[other] = names[other], names[one]
 
 
-@kind
-def body_result(model, random):
+def body_result(model, chance):
     """A body gives another of its values."""
-    body = pick(random, [body for _, n in live_nodes(model) for body in bodies(n) if len(body.output)])
-    info, origin = pick(random, body.output), origins(model)
-    names = [name for node in body.node for name in node.output] + [value.name for value in body.input]
-    info.name = pick(random, [name for name in names if name and origin(name) != origin(info.name)])
-    return info.name
+    body = pick(chance, [body for body in all_bodies(model) if body.output])
+    info = pick(chance, body.output)
+    names = [*(name for node in body.node for name in node.output), *(value.name for value in body.input)]
+    info.name = pick(chance, others(model, info.name, names))
 
 
-@kind
-def body_inputs(model, random):
-    """Two inputs of a body are read for each other."""
-    body = pick(random, [body for _, n in live_nodes(model) for body in bodies(n) if len(body.input) > 1])
-    one, other = pick_two(random, [info.name for info in body.input])
-    names = {one: other, other: one}
-    if names.keys().isdisjoint(name for inner in body.node for name in read(inner)):
-        return None
-    for inner in body.node:
-        inner.input[:] = [names.get(name, name) for name in inner.input]
-    return f"{one} {other}"
+KINDS = (
+    *(rewired, reordered, missing, more_ports, outputs, output),
+    *(dropped, inserted, relative, domain, cast_type),
+    *(attribute, unstated),
+    *(bit, shape, element_type, exchanged, contents),
+    *(branches, carried, body_result),
+)
+"""Every kind of fault."""

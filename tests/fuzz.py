@@ -12,24 +12,25 @@ import collections
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
-import time
+import threading
 import traceback
-import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 
 from click.testing import CliRunner
-from onnx.backend.test.case.node import collect_testcases
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main as amp_rewrite
 from amp_rewrite.errors import TRACEBACK
-from tests import mutations, text
+from tests import damage, odd_models, random_models, text
+from tests.conformance import cases as suite
 from tests.sessions import Runtime
 
 LARGEST = 1 << 18
@@ -54,64 +55,19 @@ class Trial:
 
 @functools.cache
 def bases() -> list[tuple[str, bytes]]:
-    """Valid models by name: the backend suite's, ours with bodies and functions, and the demo's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some cases overflow on purpose while they are made
-        cases = [(case.name, case.model) for case in collect_testcases(None)]
-    ours = [(f"ours_{i}", text.model(each)) for i, each in enumerate(TEXTS)]
+    """Valid models by name: the backend suite's, odd and random ones, and the demo's."""
+    cases = [(case.name, case.proto) for case in suite.of_nodes()]
+    odd = [(name, text.unchecked(each)) for name, each in odd_models.TEXTS.items()]
+    drawn = [(f"random {seed}", random_models.drawn(seed)) for seed in range(300)]
     larger = [("demo", demo.network())] * SHARE_OF_THE_DEMO
-    made = [(name, proto.SerializeToString()) for name, proto in (*cases, *ours * SHARE_OF_OURS, *larger)]
+    made = [
+        (name, proto.SerializeToString()) for name, proto in (*cases, *odd * SHARE_OF_ODD, *drawn, *larger)
+    ]
     return [(name, data) for name, data in made if len(data) <= LARGEST]
 
 
-SHARE_OF_OURS, SHARE_OF_THE_DEMO = 100, 300
+SHARE_OF_ODD, SHARE_OF_THE_DEMO = 6, 300
 """How often each of these stands beside the 1,900 of the backend suite, which are of one node mostly."""
-
-TEXTS = (
-    text.FUNCTIONS,
-    """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
-        h = MatMul (x, w)
-        y = If (c) <
-            then_branch = t () => (float[4,4] p) <float[4,4] v> { p = MatMul (h, v) },
-            else_branch = e () => (float[4,4] q) { q = Relu (h) }
-        >
-    }""",
-    """g (float[4,4] x) => (float[4,4] y, float[2,4,4] z) <float[4,4] w, int64 n = {2}, bool c = {1}> {
-        y, z = Loop (n, c, x) <
-            body = b (int64 i, bool going, float[4,4] state) => (bool on, float[4,4] next, float[4,4] out) {
-                on = Identity (going)
-                next = MatMul (state, w)
-                out = Softmax (next)
-            }
-        >
-    }""",
-    """g (float[3,4] x, float[1,4] s) => (float[1,4] y, float[3,4] z) <float[4,4] w> {
-        y, z = Scan (s, x) <num_scan_inputs = 1,
-            body = b (float[1,4] state, float[4] row) => (float[1,4] next, float[4] out) {
-                sum = Add (state, row)
-                next = MatMul (sum, w)
-                out = Identity (row)
-            }
-        >
-    }""",
-    """g (float[4,4] x) => (float[4,4] y) <float[4,4] w, int64 i = {0}> {
-        h = MatMul (x, w)
-        s = SequenceConstruct (h, x)
-        m = SequenceMap (s) <body = b (float[4,4] e) => (float[4,4] r) { r = MatMul (e, w) }>
-        y = SequenceAt (m, i)
-    }""",
-    """g (float[1,4,8,8] x) => (float[1,4,8,8] y)
-    <float[4,4,3,3] w, float[4] s, float[4] b, float[4] m, float[4] v, float lo = {-3.4e38}> {
-        c = Conv (x, w) <pads = [1, 1, 1, 1]>
-        n = BatchNormalization (c, s, b, m, v)
-        r = Clip (n, lo)
-        h = Cast (r) <to = 10>
-        f = Cast (h) <to = 1>
-        k = Constant <value_float = 1e-12> ()
-        d = Add (f, k)
-        y = Div (c, d)
-    }""",
-)
 
 
 class Trials:
@@ -126,7 +82,7 @@ class Trials:
         """The model of a trial: the name of its base, what was done, and its bytes."""
         chance = Random(f"{self._seed}:{number}")
         name, data = chance.choice(self._bases)
-        return name, *mutations.mutate(data, chance)
+        return name, *damage.mutate(data, chance)
 
     def run(self, number: int) -> Trial:
         """One trial, in a folder of its own."""
@@ -184,74 +140,36 @@ def _traceback(source: Path, target: Path) -> str:
     return "".join(traceback.format_exception(again.exception)[-12:])
 
 
-def _serve(pipe: Connection, seed: int) -> None:
-    trials = Trials(seed)
-    while (number := pipe.recv()) is not None:
-        pipe.send(trials.run(number))
-    trials.close()
+@functools.cache
+def _trials(seed: int) -> Trials:
+    return Trials(seed)
 
 
-@dataclass
-class _Worker:
-    """A process that runs trials; one that dies or hangs costs one trial."""
-
-    seed: int
-    process: multiprocessing.Process | None = None
-    pipe: Connection | None = None
-    number: int = -1
-    since: float = 0.0
-
-    def give(self, number: int) -> None:
-        if self.process is None:
-            self.pipe, other = multiprocessing.Pipe()
-            self.process = multiprocessing.Process(target=_serve, args=(other, self.seed))
-            self.process.start()
-            other.close()
-        self.pipe.send(number)
-        self.number, self.since = number, time.monotonic()
-
-    def take(self) -> Trial:
-        """The trial that it ran, or what became of it."""
-        try:
-            return self.pipe.recv()
-        except EOFError:
-            self.process.join()
-            return self._lost(f"the process died with exit code {self.process.exitcode}")
-
-    def stop_if_late(self) -> Trial | None:
-        """A trial that never ends, where it is one."""
-        if time.monotonic() - self.since < PATIENCE:
-            return None
-        self.process.kill()
-        return self._lost(f"no end after {PATIENCE} s")
-
-    def _lost(self, fault: str) -> Trial:
-        self.process, _ = None, self.pipe.close()
-        base, damage, _ = Trials(self.seed).damaged(self.number)
-        return Trial(self.number, base, damage, "lost", fault)
-
-    def end(self) -> None:
-        if self.process is not None:
-            self.pipe.send(None)
-            self.process.join()
+def _limited(seed: int, number: int) -> Trial:
+    """A trial in this process, which ends with it where that takes too long."""
+    trials = _trials(seed)
+    signal.alarm(PATIENCE)
+    done = trials.run(number)
+    signal.alarm(0)
+    return done
 
 
 def run(numbers: range, *, seed: int = 0, jobs: int = 2) -> Iterator[Trial]:
-    """Runs trials in processes of their own, and gives each as it ends."""
-    multiprocessing.set_start_method("spawn", force=True)
-    workers, todo = [_Worker(seed) for _ in range(jobs)], iter(numbers)
-    busy = [worker for worker, number in zip(workers, todo, strict=False) if worker.give(number) is None]
-    while busy:
-        ready = wait([worker.pipe for worker in busy], timeout=1)
-        for worker in list(busy):
-            trial = worker.take() if worker.pipe in ready else worker.stop_if_late()
-            if trial is None:
-                continue
-            yield trial
-            number = next(todo, None)
-            busy.remove(worker) if number is None else worker.give(number)
-    for worker in workers:
-        worker.end()
+    """Runs trials in processes of their own; one that dies or hangs costs one trial."""
+    local = threading.local()
+
+    def ran(number: int) -> Trial:
+        if not hasattr(local, "pool"):
+            local.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        try:
+            return local.pool.submit(_limited, seed, number).result()
+        except BrokenProcessPool:
+            del local.pool
+            base, done, _ = _trials(seed).damaged(number)
+            return Trial(number, base, done, "lost", f"the process died, or took more than {PATIENCE} s")
+
+    with ThreadPoolExecutor(jobs) as threads:
+        yield from threads.map(ran, numbers)
 
 
 def say(line: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
-FLOAT = onnx.TensorProto.FLOAT
+from tests import text
+
 SHAPE = (2, 4, 8)
 
 
@@ -72,125 +74,88 @@ def spellings(*opsets: int) -> Iterator[Spelling]:
         yield Spelling("sum", "reduction", bound="clip", weight=False, bias=False, opset=opset)
 
 
+# Parts of a norm of A as n: V is what is squared, and D what is divided. Of an operator with a 2, the inputs
+# may be swapped, and how a reduction names its axes is a matter of opsets.
+
+SQUARES = {
+    "pow": "q = Pow (V, two) s = TOTAL (q)",
+    "mul": "q = Mul (V, V) s = TOTAL (q)",
+    "reduction": "t = ReduceSumSquare (V) s = Div (t, size)",  # a mean as a sum over a number of elements
+    "reduction of a sum": "s = ReduceSumSquare (V)",
+}
+BOUNDS = {
+    "add": "b = Add2 (s, least)",
+    "max": "b = Max2 (s, least)",
+    "clip": "b = Clip (s, least)",
+    "expanded": "w = Add2 (s, least) b = Expand (w, shape)",
+}
+ROOTS = {
+    "sqrt-div": "r = Sqrt (b) n = Div (D, r)",
+    "sqrt-inverse-mul": "r = Sqrt (b) i = Div (one, r) n = Mul2 (D, i)",
+    "sqrt-reciprocal-mul": "r = Sqrt (b) i = Reciprocal (r) n = Mul2 (D, i)",
+    "inverse-sqrt-mul": "r = Div (one, b) i = Sqrt (r) n = Mul2 (D, i)",
+    "pow-mul": "i = Pow (b, inverse) n = Mul2 (D, i)",
+    "pow-div": "r = Pow (b, root) n = Div (D, r)",
+}
+SOURCES = {"product": "a = MatMul (x, first)", "table": "a = Gather (table, x)", "input": ""}
+BESIDE = {
+    "": "",
+    "output": "z = Identity (A)",
+    "softmax": "z = Exp (A)",
+    "norm": "NORM z = MatMul (mn, third)",
+    "residual": "e = Add (A, x) z = MatMul (e, third)",
+}
+
+
 def model(spelling: Spelling) -> onnx.ModelProto:
-    """The model of a norm."""
-    return _Writer(spelling).model()
+    """The model of a norm; its nodes are called after their operators and places, as mul_6."""
+    way, value = spelling, "kn"
+    body = f"{SOURCES[way.source]} {_norm(way, 'k')} "
+    for wanted, part, operator, weight in ((way.weight, "g", "Mul", "gain"), (way.bias, "h", "Add", "shift")):
+        body += f"{part} = {operator}2 ({value}, {weight}) " if wanted else ""
+        value = part if wanted else value
+    body += f"y = MatMul ({value}, second) {BESIDE[way.beside].replace('NORM', _norm(way, 'm'))}"
+    body = re.sub(r"\bA\b", "x" if way.source == "input" else "a", body)
+    body = re.sub(r"(\w+)2 \((\w+), (\w+)\)", r"\1 (\3, \2)" if way.swapped else r"\1 (\2, \3)", body)
+    body = re.sub(r"(Reduce\w+) \((\w+)\)", lambda found: _reduced(way, *found.groups()), body)
+    words = re.findall(r"\w+", body)
+    stored = {name: array for name, array in _stored(way).items() if name in words}
+    kind = "int64[2,4]" if way.source == "table" else "float[2,4,8]"
+    outputs = ", ".join(f"float[2,4,8] {name}" for name in "yz" if name in words)
+    header = f'<ir_version: 8, opset_import: ["": {way.opset}]>'
+    made = text.unchecked(f"{header} g ({kind} x) => ({outputs}) {{ {body} }}")
+    made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in stored.items())
+    for place, node in enumerate(made.graph.node):
+        node.name = f"{node.op_type.lower()}_{place}"
+    return made
 
 
-class _Writer:
-    def __init__(self, spelling: Spelling) -> None:
-        self._way = spelling
-        self._nodes: list[onnx.NodeProto] = []
-        self._stored: list[onnx.TensorProto] = []
-        self._random = np.random.default_rng(0)
+def _norm(way: Spelling, prefix: str) -> str:
+    """The nodes of a norm of A, without a weight and a bias; what they make has a prefix."""
+    centred, of_a_sum = way.kind == "centred", " of a sum" * (way.kind == "sum" and way.square == "reduction")
+    again = "d = Sub (A, c)" if centred and way.twice else ""
+    centre = f"c = ReduceMean (A) v = Sub (A, c) {again}" if centred else ""
+    made = f"{centre} {SQUARES[way.square + of_a_sum]} {BOUNDS[way.bound]} {ROOTS[way.root]}"
+    made = made.replace("TOTAL", "ReduceSum" if way.kind == "sum" else "ReduceMean")
+    value = "v" if centred else "A"
+    made = re.sub(r"\bD\b", "d" if again else value, re.sub(r"\bV\b", value, made))
+    return re.sub(r"\b([a-z])\b", rf"{prefix}\1", made)
 
-    def model(self) -> onnx.ModelProto:
-        way, width = self._way, SHAPE[-1]
-        data = self._data()
-        value = self._normalised(data)
-        if way.weight:
-            value = self._node("Mul", *self._pair(value, self._numbers(0.5 + self._random.random(width))))
-        if way.bias:
-            value = self._node("Add", *self._pair(value, self._numbers(self._random.random(width) - 0.5)))
-        given = [helper.make_tensor_value_info("x", FLOAT, SHAPE)]
-        if way.source == "table":
-            given = [helper.make_tensor_value_info("x", onnx.TensorProto.INT64, SHAPE[:2])]
-        made = [self._product(value), *self._beside(data)]
-        shown = [helper.make_tensor_value_info(name, FLOAT, SHAPE) for name in made]
-        graph = helper.make_graph(self._nodes, "g", given, shown, self._stored)
-        imports = [helper.make_opsetid("", way.opset)]
-        return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
-    def _data(self) -> str:
-        if self._way.source == "table":
-            return self._node("Gather", self._numbers(self._random.standard_normal((8, SHAPE[-1]))), "x")
-        return "x" if self._way.source == "input" else self._product("x")
+def _reduced(way: Spelling, operator: str, value: str) -> str:
+    if way.opset < (13 if operator == "ReduceSum" else 18):
+        return f"{operator} <axes = {list(way.axes)}, keepdims = 1> ({value})"
+    return f"{operator} <keepdims = 1> ({value}, axes)"
 
-    def _normalised(self, data: str) -> str:
-        way, value, other = self._way, data, data
-        if way.kind == "centred":
-            mean = self._reduced("ReduceMean", data)
-            value = other = self._node("Sub", data, mean)
-            if way.twice:
-                other = self._node("Sub", data, mean)
-        return self._quotient(other, self._bounded(self._squares(value)))
 
-    def _squares(self, value: str) -> str:
-        """The mean or the sum of the squares."""
-        way = self._way
-        if way.square == "reduction" and way.kind == "sum":
-            return self._reduced("ReduceSumSquare", value)
-        if way.square == "reduction":  # a mean as a sum over a number of elements
-            size = np.prod([SHAPE[axis] for axis in way.axes])
-            return self._node("Div", self._reduced("ReduceSumSquare", value), self._numbers(size))
-        square = ("Mul", value, value) if way.square == "mul" else ("Pow", value, self._numbers(2))
-        return self._reduced("ReduceSum" if way.kind == "sum" else "ReduceMean", self._node(*square))
-
-    def _bounded(self, value: str) -> str:
-        least = self._numbers(1e-5)
-        if self._way.bound == "clip":
-            return self._node("Clip", value, least)
-        if self._way.bound == "max":
-            return self._node("Max", *self._pair(value, least))
-        value = self._node("Add", *self._pair(value, least))
-        if self._way.bound != "expanded":
-            return value
-        return self._node("Expand", value, self._whole(SHAPE))
-
-    def _quotient(self, value: str, squares: str) -> str:
-        root, one = self._way.root, self._numbers(1)
-        if root == "pow-mul":
-            return self._scaled(value, self._node("Pow", squares, self._numbers(-0.5)))
-        if root == "pow-div":
-            return self._node("Div", value, self._node("Pow", squares, self._numbers(0.5)))
-        if root == "inverse-sqrt-mul":
-            return self._scaled(value, self._node("Sqrt", self._node("Div", one, squares)))
-        norm = self._node("Sqrt", squares)
-        if root == "sqrt-div":
-            return self._node("Div", value, norm)
-        if root == "sqrt-reciprocal-mul":
-            return self._scaled(value, self._node("Reciprocal", norm))
-        return self._scaled(value, self._node("Div", one, norm))
-
-    def _scaled(self, value: str, factor: str) -> str:
-        return self._node("Mul", *self._pair(value, factor))
-
-    def _beside(self, data: str) -> list[str]:
-        """What else the model shows of the data."""
-        if self._way.beside == "output":
-            return [self._node("Identity", data)]
-        if self._way.beside == "softmax":
-            return [self._node("Exp", data)]
-        if self._way.beside == "norm":
-            return [self._product(self._normalised(data))]
-        return [self._product(self._node("Add", data, "x"))] if self._way.beside == "residual" else []
-
-    def _product(self, value: str) -> str:
-        width = SHAPE[-1]
-        return self._node("MatMul", value, self._numbers(self._random.standard_normal((width, width)) * 0.3))
-
-    def _reduced(self, operator: str, value: str) -> str:
-        axes = self._way.axes
-        since = 13 if operator == "ReduceSum" else 18
-        if self._way.opset < since:
-            return self._node(operator, value, axes=list(axes), keepdims=1)
-        return self._node(operator, value, self._whole(axes), keepdims=1)
-
-    def _pair(self, value: str, other: str) -> tuple[str, str]:
-        return (other, value) if self._way.swapped else (value, other)
-
-    def _node(self, operator: str, *inputs: str, **attributes: object) -> str:
-        name = f"{operator.lower()}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
-        return name
-
-    def _numbers(self, numbers: NDArray[np.generic] | float) -> str:
-        return self._tensor(np.asarray(numbers, np.float32))
-
-    def _whole(self, numbers: tuple[int, ...]) -> str:
-        return self._tensor(np.asarray(numbers, np.int64))
-
-    def _tensor(self, array: NDArray[np.generic]) -> str:
-        name = f"c{len(self._stored)}"
-        self._stored.append(numpy_helper.from_array(array, name))
-        return name
+def _stored(way: Spelling) -> dict[str, NDArray[np.generic]]:
+    random, size = np.random.default_rng(0), np.prod([SHAPE[axis] for axis in way.axes])
+    made = {name: random.standard_normal((8, 8)) * 0.3 for name in ("first", "second", "third")}
+    made |= {
+        "table": random.standard_normal((8, 8)),
+        "gain": 0.5 + random.random(8),
+        "shift": random.random(8) - 0.5,
+    }
+    made |= {"two": 2, "one": 1, "least": 1e-5, "inverse": -0.5, "root": 0.5, "size": size}
+    floats = {name: np.asarray(array, np.float32) for name, array in made.items()}
+    return {**floats, "shape": np.array(SHAPE), "axes": np.array(way.axes)}

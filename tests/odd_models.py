@@ -263,3 +263,16 @@ MIXED = {
     "half in a sequence": f"""g ({X}) => (seq(float16[4,4]) y) <float[4,4] w> {{
         a = MatMul (x, w) b = Cast <to = 10> (a) y = SequenceConstruct (b, b) }}""",
 }
+
+TEXTS = {
+    f"{table}: {name}": written
+    for table, texts in (
+        ("CONTROL", CONTROL),
+        ("SEQUENCES", SEQUENCES),
+        ("FUNCTIONS", FUNCTIONS),
+        ("OPERATORS", OPERATORS),
+        ("MIXED", MIXED),
+    )
+    for name, written in texts.items()
+}
+"""All of them, by table and name."""

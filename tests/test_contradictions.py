@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from amp_rewrite import Options, certify, rewrite
+from amp_rewrite import Options, certify, measure_coverage, rewrite
 from amp_rewrite.errors import ModelError
 from tests import text
 
@@ -80,3 +80,11 @@ def test_a_weight_that_is_there_twice_is_left_once():
     assert len(result.model.graph.initializer) < len(made.graph.initializer)
     assert result.report.certificate.proved
     text.agree(made, result.model)
+
+
+def test_a_configuration_of_devices_without_a_name_is_left_out():
+    """As onnx-ir leaves it out, whose IR version has none: where shapes are inferred, nothing ends there."""
+    made = text.unchecked("""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[3,2,n] x) => (float[3,n,1] y) <int64[1] o = {2}> { y = ReduceL1 (x, o) }""")
+    made.graph.node[0].device_configurations.add(pipeline_stage=1)
+    assert measure_coverage(made).nodes.total == 1

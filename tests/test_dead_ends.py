@@ -2,33 +2,16 @@
 
 from dataclasses import replace
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
 
 import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.running.verdict import NotJudged
-from tests.commands import run
 
 pytest.importorskip("onnxruntime")
-
-
-@pytest.mark.slow
-def test_inputs_beside_one_of_several_models_are_its_data(tmp_path, monkeypatch):
-    """Flags that say what the inputs are come first."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.onnx").write_bytes(demo.network().SerializeToString())
-    np.savez(tmp_path / "a.npz", image=demo.feeds()["image"])
-    done = run("a.onnx", "b.onnx", "-o", "half", "-v").stdout
-    assert "compared with the original on 1 given sample from a.npz" in done
-    assert done.count("synthetic sample (seed 0") == 1
-    assert run("a.onnx", "b.onnx", "-o", "half", "--seed", "3", "-v").stdout.count("(seed 3") == 2
-    assert TensorProto.FLOAT16 in {each.data_type for each in onnx.load("half/a.onnx").graph.initializer}
 
 
 @pytest.mark.parametrize(

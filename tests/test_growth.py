@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from amp_rewrite import Options, restore, rewrite
 from benchmarks.graphs import FAMILIES
+from tests import text
 
 GROWTH = 1.3
 """How much more than twice as often a function may be called for a model of twice the size."""
@@ -66,37 +65,25 @@ def test_a_rewrite_grows_with_its_model(family):
     assert not grown(always, FAMILIES[family])
 
 
-def joined(count, make):
-    """A Concat of n values, each made by a node of its own from the input of the model, and a product."""
-    nodes, stored = [], []
-    for i in range(count):
-        node, tensor = make(i)
-        nodes.append(node)
-        stored += [tensor] if tensor is not None else []
-    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
-    nodes.append(helper.make_node("Concat", [node.output[0] for node in nodes], ["c"], axis=0))
-    nodes.append(helper.make_node("MatMul", ["c", "w"], ["m"]))
-    nodes.append(helper.make_node("Add", ["m", "x"], ["y"]))
-    square = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 4]) for name in "xy"]
-    graph = helper.make_graph(nodes, "joined", square[:1], square[1:], [weight, *stored])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+def joined(count, node, stored=""):
+    """A Concat of n values, each made by a node of its own, and a product."""
+    weights = "".join(f", {stored.format(i)}" for i in range(count) if stored)
+    made = " ".join(node.format(i) for i in range(count))
+    return text.unchecked(
+        f"""joined (float[rows,4] x) => (float[rows,4] y) <float[4,4] w{weights}> {{
+        {made} c = Concat <axis = 0> ({", ".join(f"v{i}" for i in range(count))})
+        m = MatMul (c, w) y = Add (m, x) }}"""
+    )
 
 
-def idle_cast(i):
-    """A Cast from float32 to float32."""
-    return helper.make_node("Cast", ["x"], [f"v{i}"], to=TensorProto.FLOAT), None
+IDLE_CAST = ("v{0} = Cast <to = 1> (x)",)
+FOLDED = ("v{0} = Exp (s{0})", "float[1,4] s{0}")
 
 
-def folded(i):
-    """A node whose result is stored."""
-    tensor = numpy_helper.from_array(np.full((1, 4), i, np.float32), f"s{i}")
-    return helper.make_node("Exp", [tensor.name], [f"v{i}"]), tensor
-
-
-@pytest.mark.parametrize("make", [idle_cast, folded])
+@pytest.mark.parametrize("make", [IDLE_CAST, FOLDED], ids=["idle Casts", "folded"])
 def test_preparing_grows_with_the_inputs_of_a_node(make):
     """Casts that do nothing, and stored results, are as many as a node has inputs."""
-    assert not grown(always, lambda count: joined(count, make))
+    assert not grown(always, lambda count: joined(count, *make))
 
 
 @pytest.mark.parametrize("family", marked(["Sum", "Concat", "fan-out"]))

@@ -1,8 +1,6 @@
 """Infinities and NaN of a result, in numbers: the error is not that of the values beside them."""
 
-import json
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +11,6 @@ from amp_rewrite import Tolerances, rewrite, verify
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.running.verdict import NotJudged, Tried
 from tests import text
-from tests.commands import run
 
 SQUARE = text.model("g (float[4] x, float[4] m) => (float[4] y) { s = Mul (x, x) y = Mul (s, m) }")
 IN_HALF = text.model("""g (float[4] x, float[4] m) => (float[4] y) {
@@ -52,21 +49,6 @@ def test_lines_on_other_inputs_and_trials_name_what_is_lost():
     other = NotJudged("0..255", math.inf, None, ok=False)
     (line,) = verdict_text.warnings(replace(passed, not_judged=(other,)))
     assert "FAIL (infinities or NaN)" in line
-
-
-@pytest.mark.parametrize("flags", [(), ("--verbose", "--per-node")])
-def test_no_face_prints_the_error_of_the_rest(tmp_path, monkeypatch, flags):
-    """Terminal and JSON, with the errors of nodes as well; the JSON has no number that JSON lacks."""
-    monkeypatch.chdir(tmp_path)
-    onnx.save(SQUARE, "a.onnx")
-    onnx.save(IN_HALF, "b.onnx")
-    np.savez("x.npz", **SAMPLE)
-    result = run("verify", "a.onnx", "b.onnx", "--data", "x.npz", "--json", "v.json", *flags)
-    assert result.exit_code == 1
-    assert re.search(r"y +(1 inf or NaN|inf )", result.stdout), result.stdout
-    assert re.search("error 0.0e|off by 0.0e|at worst 0.0e", result.stdout) is None, result.stdout
-    found = json.loads((tmp_path / "v.json").read_text(), parse_constant=pytest.fail)
-    assert found["outputs"][0]["error"] == "inf"
 
 
 @pytest.mark.parametrize(("poked", "named"), [("v", "'v'"), ("uv", "'u' and 1 other weight"), ("", "")])

@@ -3,27 +3,27 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from amp_rewrite import certify
 from amp_rewrite.certificate import folding, stored_tensors, tensors
 from amp_rewrite.numerics.half import FLOAT16
+from tests import text
 
 COUNT = 40
 
 
 def chain(wrong=None, value=1.5, last="Relu"):
     """A model of sums with small weights, and the same with halves of which one is another."""
-    nodes = [helper.make_node("Add", [f"w{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(COUNT)]
-    nodes.append(helper.make_node(last, [f"v{COUNT}"], ["y"]))
-    weights = [np.full(4, i, np.float32 if wrong is None else np.float16) for i in range(COUNT)]
+    kind = "float" if wrong is None else "float16"
+    weights = {f"w{i}": np.full(4, i, np.float32 if wrong is None else np.float16) for i in range(COUNT)}
     if wrong is not None and wrong < COUNT:
-        weights[wrong][2] = value
-    kind = TensorProto.FLOAT if wrong is None else TensorProto.FLOAT16
-    border = [helper.make_tensor_value_info(name, kind, [4]) for name in ("v0", "y")]
-    stored = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
-    graph = helper.make_graph(nodes, "g", border[:1], border[1:], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        weights[f"w{wrong}"][2] = value
+    sums = " ".join(f"v{i + 1} = Add (w{i}, v{i})" for i in range(COUNT))
+    stored = ", ".join(f"{kind}[4] {name}" for name in weights)
+    return text.unchecked(
+        f"g ({kind}[4] v0) => ({kind}[4] y) <{stored}> {{ {sums} y = {last} (v{COUNT}) }}", weights
+    )
 
 
 def test_right_ones_are_proved():

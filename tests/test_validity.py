@@ -18,11 +18,6 @@ ASKED = {
     "forced": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL),
     "kept functions": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL, keep_functions=True),
 }
-TEXTS = {
-    f"{table}: {name}": written
-    for table in ("CONTROL", "SEQUENCES", "FUNCTIONS", "OPERATORS", "MIXED")
-    for name, written in getattr(odd_models, table).items()
-}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +48,10 @@ def judged(proto, asked, runtime):
 
 
 EVERY = [
-    (name, asked) for name in TEXTS for asked in ASKED if "kept" not in asked or name.startswith("FUNCTIONS")
+    (name, asked)
+    for name in odd_models.TEXTS
+    for asked in ASKED
+    if "kept" not in asked or name.startswith("FUNCTIONS")
 ]
 
 
@@ -61,7 +59,7 @@ EVERY = [
 def test_what_onnx_can_say(case, runtime):
     """Valid, stable, loaded with the same borders, and close."""
     name, asked = case
-    found = judged(text.model(TEXTS[name]), ASKED[asked], runtime)
+    found = judged(text.model(odd_models.TEXTS[name]), ASKED[asked], runtime)
     assert found.outcome in FINE, found
 
 

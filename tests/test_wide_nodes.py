@@ -6,13 +6,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import amp_rewrite
 from amp_rewrite.model.loading import load
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rewriting import annotations
+from tests import text
 
 ROOT = Path(__file__).parents[1]
 LINEAR = 120
@@ -23,27 +23,17 @@ def loop(states):
     """A Loop with this many states, all float32."""
     names = range(states)
 
-    def floats(prefix):
-        return [helper.make_tensor_value_info(f"{prefix}{i}", TensorProto.FLOAT, [2]) for i in names]
+    def each(written):
+        return ", ".join(written.format(i) for i in names)
 
-    turn = helper.make_tensor_value_info("turn", TensorProto.INT64, [])
-    go, on = (helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("go", "on"))
-    inside = [helper.make_node("Identity", ["go"], ["on"])]
-    inside += [helper.make_node("Relu", [f"b{i}"], [f"o{i}"]) for i in names]
-    body = helper.make_graph(inside, "body", [turn, go, *floats("b")], [on, *floats("o")])
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Loop", ["m", "k"] + ["r"] * states, [f"l{i}" for i in names], "loop", body=body),
-        helper.make_node("Concat", [f"l{i}" for i in names], ["y"], axis=0),
-    ]
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
-        helper.make_tensor_value_info("m", TensorProto.INT64, []),
-        helper.make_tensor_value_info("k", TensorProto.BOOL, []),
-    ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2 * states])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return text.unchecked(
+        f"""g (float[2] x, int64 m, bool k) => (float[{2 * states}] y) {{
+        r = Relu (x)
+        [loop] {each("l{}")} = Loop (m, k, {", ".join(["r"] * states)}) <
+            body = b (int64 turn, bool go, {each("float[2] b{}")}) => (bool on, {each("float[2] o{}")}) {{
+                on = Identity (go) {" ".join(f"o{i} = Relu (b{i})" for i in names)} }}>
+        y = Concat <axis = 0> ({each("l{}")}) }}"""
+    )
 
 
 def test_units_of_a_node_share_what_it_makes():

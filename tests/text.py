@@ -16,39 +16,20 @@ from amp_rewrite.pipeline import Result, analyze, rewrite
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Options
 from amp_rewrite.policy.reasons import in_words
-from tests.onnx_text import (
-    HEADER,
-    RUNS,
-    Weights,
-    agree,
-    graphs,
-    lines,
-    model,
-    nodes,
-    numbers,
-    printed,
-    run,
-    stored,
-    types,
-    unchecked,
-)
-
-__all__ = [
-    "HEADER",
-    "RUNS",
-    "Weights",
-    "agree",
-    "graphs",
-    "lines",
-    "model",
-    "nodes",
-    "numbers",
-    "printed",
-    "run",
-    "stored",
-    "types",
-    "unchecked",
-]
+from tests.onnx_text import HEADER as HEADER
+from tests.onnx_text import RUNS as RUNS
+from tests.onnx_text import Weights as Weights
+from tests.onnx_text import agree as agree
+from tests.onnx_text import graphs as graphs
+from tests.onnx_text import lines as lines
+from tests.onnx_text import model as model
+from tests.onnx_text import nodes as nodes
+from tests.onnx_text import numbers as numbers
+from tests.onnx_text import printed as printed
+from tests.onnx_text import run as run
+from tests.onnx_text import stored as stored
+from tests.onnx_text import types as types
+from tests.onnx_text import unchecked as unchecked
 
 FUNCTIONS = """
 <ir_version: 8, opset_import: ["" : 17, "local" : 1]>

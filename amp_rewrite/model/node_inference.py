@@ -400,9 +400,16 @@ def values(
 
 
 def _generic_node(node: ir.Node) -> onnx.NodeProto:
-    """Return the node with generic names: its inputs are i0, i1, ..., its outputs o0, o1, ..."""
-    proto = ir.serde.serialize_node(node)
-    del proto.input[:], proto.output[:]
+    """Return the operator and attributes of a node with generic names: its inputs are i0, i1, ..., its
+    outputs o0, o1, ...
+    """
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)
+    for attribute in node.attributes.values():
+        is_reference = attribute.is_ref()
+        write = (
+            ir.serde.serialize_reference_attribute_into if is_reference else ir.serde.serialize_attribute_into
+        )
+        write(proto.attribute.add(), from_=attribute)
     proto.input.extend(f"i{i}" if value is not None else "" for i, value in enumerate(node.inputs))
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
     return proto
@@ -411,8 +418,6 @@ def _generic_node(node: ir.Node) -> onnx.NodeProto:
 def _as_of(schema: defs.OpSchema, node: ir.Node) -> onnx.NodeProto:
     """Return the node restricted to that schema: inputs and attributes that the schema lacks are omitted."""
     proto = _generic_node(node)
-    proto.name = ""  # so that equal nodes make equal requests
-    del proto.metadata_props[:]
     proto.op_type, proto.domain = schema.name, schema.domain
     del proto.input[schema.max_input :]
     attributes = [attribute for attribute in proto.attribute if attribute.name in schema.attributes]
