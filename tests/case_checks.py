@@ -186,6 +186,13 @@ def _computed(made: Outcome, words: str) -> str:
     return _set(words, [each.node for each in _changes(made, "folded")])
 
 
+def _written(made: Outcome, words: str) -> str:
+    """`forms KIND NODE, KIND NODE`: all nodes that were written in another form."""
+    kinds = ("max and min", "reciprocal", "square", "rank")
+    found = [f"{kind} {each.node}" for kind in kinds for each in _changes(made, kind)]
+    return words if sorted(words.split(", ")) == sorted(found) else ", ".join(found)
+
+
 def _changes(made: Outcome, kind: str) -> list[Any]:
     return [each for each in made.rewritten.report.form_changes if each.kind.value == kind]
 
@@ -236,6 +243,7 @@ VERBS: Mapping[str, Callable[[Outcome, str], str]] = {
     "opset": _opset,
     "folds": _merged,
     "computes": _computed,
+    "forms": _written,
     "operators": _operators,
     "becomes": _becomes,
     "unchanged": _unchanged,
