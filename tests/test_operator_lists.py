@@ -117,8 +117,8 @@ default    | clear        | Relu Reshape Transpose Concat Gather Max Min MaxPool
     ReduceMax Loop If Scan SequenceMap SequenceAt OptionalGetElement ScatterND QuantizeLinear DequantizeLinear
 default    | deny         | Exp Pow ReduceSum ReduceSumSquare ReduceL2 ReduceLogSumExp CumSum Sinh Cosh
     LpPool SoftmaxCrossEntropyLoss MeanVarianceNormalization
-default    | fixed        | Cast CastLike Constant Range QLinearConv RandomNormal Bernoulli NonMaxSuppression STFT
-    RoiAlign com.microsoft:BeamSearch
+default    | fixed        | Cast CastLike Constant Range QLinearConv RandomNormal Bernoulli NonMaxSuppression
+    STFT RoiAlign com.microsoft:BeamSearch
 default    | infer follow | Add Sub Mul Div Sum Mean Sigmoid Tanh Gelu Erf LeakyRelu PRelu HardSwish
     BatchNormalization LayerNormalization RMSNormalization AveragePool GlobalAveragePool ReduceMean Resize
     com.microsoft:BiasGelu com.microsoft:SkipLayerNormalization
