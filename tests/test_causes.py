@@ -63,10 +63,14 @@ TOLD = {
     PARTLY: ["4 nodes, downstream of Exp 'e1' and 1 more: to allow: --list infer=Exp (frees 3 nodes)"],
     REGIONS: ["1 node in part, Resize 'r': no flag frees any (tried: --allow Resize; --force-half r)"],
     NORMS: [  # each with the Divs and Sqrts of the other
-        "10 nodes, Pow 's1' and 9 more: to allow: --allow Pow --allow ReduceMean --allow Add --allow Sqrt "
-        "--allow Div (frees 12 nodes)",
-        "3 nodes, ReduceSumSquare 'n1' and 2 more: to allow: --allow ReduceSumSquare --allow Sqrt --allow "
-        "Div (frees 7 nodes)",
+        (
+            "10 nodes, Pow 's1' and 9 more: to allow: --allow Pow --allow ReduceMean --allow Add "
+            "--allow Sqrt --allow Div (frees 12 nodes)"
+        ),
+        (
+            "3 nodes, ReduceSumSquare 'n1' and 2 more: to allow: --allow ReduceSumSquare --allow Sqrt "
+            "--allow Div (frees 7 nodes)"
+        ),
     ],
     SMALL: ["4 nodes, Add 'a1' and 3 more: to force: --allow Add --allow Div (frees 4 nodes)"],
     FEW: ["2 nodes, Add 'a1' and 1 more: to force: --force-half a1 --force-half d1 (frees 2 nodes)"],

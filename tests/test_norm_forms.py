@@ -7,7 +7,7 @@ from amp_rewrite.explaining import sentences
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from tests import text
 
-NORM = """g (float[2,4] x) => (float[2,4] y) 
+NORM = """g (float[2,4] x) => (float[2,4] y)
   <float[4,4] w, float[4] v, float e = {{1e-6}}, float two = {{2}}> {{
   a = MatMul (x, w) [square] q = {} m = ReduceMean <axes = [-1]> (q) p = Add (m, e) s = Sqrt (p)
   {} z = Mul (n, v) y = MatMul (z, w) }}"""

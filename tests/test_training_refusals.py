@@ -58,7 +58,8 @@ TWINS = source(
 IN_BODY = source(stored="float loss_grad = {1.0}, bool yes = {1}").replace(
     "dw2 = MatMul (rt, dp)",
     """dw2 = If (yes) <then_branch = t () => (float[16, 3] o) <float inner = {1.0}>
-    { di = Mul (dm, inner) o = MatMul (rt, di) }, else_branch = e () => (float[16, 3] q) { q = Identity (w2) }>""",
+    { di = Mul (dm, inner) o = MatMul (rt, di) },
+    else_branch = e () => (float[16, 3] q) { q = Identity (w2) }>""",
 )
 """A step whose backward pass is inside a branch."""
 STEPS = [
