@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from amp_rewrite import Options, analyze, demo, measure_placement, rewrite
+from amp_rewrite import Options, demo, measure_placement, rewrite
 from amp_rewrite.errors import AmpRewriteError, MissingPackageError
 from amp_rewrite.placement import placing, tensorrt
 from tests import real_models
@@ -51,29 +51,6 @@ BETWEEN = """<ir_version: 10, opset_import: ["": 22]>
     a = Conv (x, w) [op] b = {} y = Conv (b, w) }}"""
 
 
-def is_half(model, options):
-    """Whether the node `op` of a model is half."""
-    found = analyze(model, options)
-    return any(found.painting.is_half(unit.index) for unit in found.graph.units if unit.node.name == "op")
-
-
-@pytest.mark.parametrize(
-    ("node", "half", "expected"),
-    [
-        ("HardSwish (a)", "float16", True),
-        ("HardSwish (a)", "bfloat16", False),
-        ("ConvTranspose (a, w)", "float16", True),
-        ("ConvTranspose (a, w)", "bfloat16", False),
-        ("Relu (a)", "bfloat16", True),
-    ],
-)
-def test_the_table_is_what_tensorrt_takes(node, half, expected):
-    """A node is half where TensorRT compiles it so; `any` gives it half all the same."""
-    model = parser.parse_model(BETWEEN.format(node))
-    for target, answer in (("tensorrt", expected), ("any", True)):
-        assert is_half(model, Options(half=half, target=target)) is answer
-
-
 def recurrent(operator, gates, inputs="x, w, r, b", between="x = Identity (s)"):
     """A recurrent node of two inputs and hidden units, with stored weights, behind a sequence of three."""
     model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 22]>
@@ -88,12 +65,6 @@ def recurrent(operator, gates, inputs="x, w, r, b", between="x = Identity (s)"):
 
 PEEPHOLES = "x, w, r, b, , , , p"
 BEHIND = "a = MatMul (s, k) t = Transpose <perm = [1, 0, 2]> (a) x = Transpose <perm = [1, 0, 2]> (t)"
-
-
-@pytest.mark.parametrize(("inputs", "expected"), [("x, w, r, b", True), (PEEPHOLES, False)])
-def test_an_lstm_with_peepholes_stays_float32(inputs, expected):
-    """TensorRT multiplies peepholes in float32, and selects between that and half, which it refuses."""
-    assert is_half(recurrent("LSTM", 4, inputs), Options(target="tensorrt")) is expected
 
 
 @needs_tensorrt
