@@ -177,7 +177,7 @@ def test_a_very_large_model_without_shapes(monkeypatch, most, gate, is_told):
         (
             SMALL,
             {},
-            "predicted speed 0.33x float32 on h200 at 4x4: 2 Casts cost more time than half saves; `Options.gate`",
+            "predicted speed 0.33x float32 on h200 at 4x4: 2 Casts cost more time than half saves; `",
         ),
         # times are predicted for GPUs of data centres, which say nothing of a browser
         (SMALL, {"target": "onnxruntime-webgpu"}, ""),
