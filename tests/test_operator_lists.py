@@ -2,21 +2,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import onnx
 import pytest
 
-from amp_rewrite import analyze
-from amp_rewrite.demo import network
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.operator_lists import Kind, OpLists
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.yaml_fields import LARGEST
 from tests import commands
 
@@ -53,22 +49,13 @@ def test_shipped_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "bfloat16"])
-def test_every_onnx_operator_is_listed(name: str) -> None:
-    """Every operator of ONNX's default domain, of any version, is on a list."""
+def test_every_operator_is_listed(name: str) -> None:
+    """Every operator of ONNX, of any version, and each that onnxruntime knows, if it may carry a float."""
     found = operator_lists.load(name)
-    schemas = onnx.defs.get_all_schemas_with_history()
-    names = {s.name for s in schemas if s.domain == ""}
-    assert len(names) > 150
-    assert sorted(n for n in names if not found.find("", n)) == []
-
-
-@pytest.mark.parametrize("name", ["default", "bfloat16"])
-def test_every_onnxruntime_operator_with_a_float_is_listed(name: str) -> None:
-    """Every operator that onnxruntime knows there or in its own domain, if it may carry a float."""
-    found = operator_lists.load(name)
-    names = {(s.domain, s.name) for s in _onnxruntime_schemas() if _has_float(s)}
-    assert len(names) > 250
-    assert sorted(key for key in names if not found.find(*key)) == []
+    of_onnx = {("", s.name) for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
+    of_onnxruntime = {(s.domain, s.name) for s in _onnxruntime_schemas() if _has_float(s)}
+    assert (len(of_onnx) > 150, len(of_onnxruntime) > 250) == (True, True)
+    assert sorted(key for key in of_onnx | of_onnxruntime if not found.find(*key)) == []
 
 
 def _onnxruntime_schemas() -> list:
@@ -85,18 +72,12 @@ def _has_float(operator) -> bool:
 
 
 @pytest.mark.parametrize("name", operator_lists.names())
-def test_no_shipped_name_is_misspelt(name: str) -> None:
-    """Every operator on a shipped list exists in onnx or in onnxruntime's schemas."""
-    for domain, op_type in operator_lists.load(name).entries:
+def test_operators_exist_and_reasons_are_short(name: str) -> None:
+    """In onnx or in onnxruntime's schemas; a reason fits on a line of a report, and has no full stop."""
+    for (domain, op_type), entry in operator_lists.load(name).entries.items():
         assert op_type in {*schema.known_operators(domain), "Mul(x,x)"}, op_type
-
-
-@pytest.mark.parametrize("name", operator_lists.names())
-def test_reasons_are_short(name: str) -> None:
-    """A reason fits on a line of a report and ends without a full stop."""
-    for operator, entry in operator_lists.load(name).entries.items():
-        assert len(entry.evidence.text) <= LONGEST_REASON, operator
-        assert not entry.evidence.text.endswith("."), operator
+        assert len(entry.evidence.text) <= LONGEST_REASON, op_type
+        assert not entry.evidence.text.endswith("."), op_type
 
 
 def test_bfloat16_inherits_no_float16_figure() -> None:
@@ -275,41 +256,42 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message:
     assert message in _refusal(_written(tmp_path, text))
 
 
-def test_the_error_carries_its_place(tmp_path: Path) -> None:
-    """File and line are fields of the error, for who wants to point there."""
-    path = _written(tmp_path, "allow:\n  MatMull: x\n")
+FILES = [
+    # lists that extend each other are told as the circle they are
+    (
+        {"mine.yaml": "extends: other.yaml", "other.yaml": "extends: mine.yaml"},
+        "other.yaml:1: the list extends itself: mine.yaml -> other.yaml -> mine.yaml",
+    ),
+    # what is wrong in an extended file is told with that file's name
+    (
+        {"mine.yaml": "extends: base.yaml", "base.yaml": "allow:\n  Exp:\n"},
+        "base.yaml:2: Exp gives no reason",
+    ),
+    ({}, "mine.yaml: there is no such list; it can be bfloat16, default"),
+    ({"mine.yaml": b"name: \xff"}, "mine.yaml: is not UTF-8 text; save it as UTF-8"),
+    ({"mine.yaml/in": ""}, "mine.yaml: is a folder, not a file; name a file in it"),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), FILES, ids=[message for _, message in FILES])
+def test_a_list_of_several_files_or_of_none(
+    tmp_path: Path, files: dict[str, str | bytes], message: str
+) -> None:
+    """An error names its file, and has it as a field, with its line."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    assert _refusal(tmp_path / "mine.yaml").startswith(message)
     with pytest.raises(ListError) as caught:
-        operator_lists.load(path)
-    assert (caught.value.file, caught.value.line) == (str(path), 2)
+        operator_lists.load(tmp_path / "mine.yaml")
+    file, line = re.match(r"([a-z.]+):(\d*)", message).groups()
+    assert (caught.value.file, caught.value.line) == (str(tmp_path / file), int(line or 0))
 
 
-def test_a_circle_of_lists(tmp_path: Path) -> None:
-    """Lists that extend each other are told as the circle they are."""
-    _written(tmp_path, "extends: mine.yaml\n", "other.yaml")
-    message = _refusal(_written(tmp_path, "extends: other.yaml\n"))
-    circle = "mine.yaml -> other.yaml -> mine.yaml"
-    assert message == f"other.yaml:1: the list extends itself: {circle}"
-
-
-def test_an_error_in_the_base_is_told_there(tmp_path: Path) -> None:
-    """What is wrong in an extended file is told with that file's name."""
-    _written(tmp_path, "allow:\n  Exp:\n", "base.yaml")
-    assert _refusal(_written(tmp_path, "extends: base.yaml\n")).startswith("base.yaml:2: Exp gives")
-
-
-def test_a_list_that_is_not_there(tmp_path: Path) -> None:
-    """Neither a shipped name nor a file: the shipped names are told."""
-    assert _refusal(tmp_path / "x.yaml").startswith("x.yaml: there is no such list; it can be bf")
+def test_a_shipped_list_that_is_misspelt() -> None:
+    """The nearest is told."""
     with pytest.raises(ListError, match=r"^tensorfow: .* did you mean tensorflow\?"):
         operator_lists.load("tensorfow")
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """A folder, or bytes that are no text, are refused as such."""
-    assert "is a folder, not a file; name a file in it" in _refusal(tmp_path)
-    path = tmp_path / "bytes.yaml"
-    path.write_bytes(b"name: \xff\n")
-    assert _refusal(path) == "bytes.yaml: is not UTF-8 text; save it as UTF-8"
 
 
 # ---- the user's flags
@@ -406,19 +388,3 @@ def test_the_half_type_of_a_list(tmp_path: Path) -> None:
     assert operator_lists.load(_written(tmp_path, "extends: default")).half == "float16"
     assert operator_lists.load(_written(tmp_path, "extends: default\nhalf: bfloat16")).half == "bfloat16"
     assert operator_lists.load(_written(tmp_path, "deny: {Exp: large}")).half == ""
-
-
-def test_a_list_for_the_other_half_type_is_warned_of() -> None:
-    """In a line with the two ways out; not where the types agree, nor of a list that is for neither."""
-    model, said = network(), "the list {} is for {}, and {} has another range and precision; give "
-
-    def told(half: str, lists: OpLists | str) -> list[str]:
-        warnings = analyze(model, Options(half=half, lists=lists)).report().warnings
-        return [warning for warning in warnings if warning.startswith("the list")]
-
-    other = said.format("default", "float16", "bfloat16")
-    assert told("bfloat16", "default") == [f"{other}`Options.half` float16, or `Options.lists` bfloat16"]
-    other = said.format("bfloat16", "bfloat16", "float16")
-    assert told("float16", "bfloat16") == [f"{other}`Options.half` bfloat16, or `Options.lists` default"]
-    assert told("bfloat16", "bfloat16") == told("float16", "tensorflow") == []
-    assert told("bfloat16", replace(operator_lists.load("default"), half="")) == []
