@@ -110,7 +110,7 @@ bfloat16   | deny         | Exp Pow ReduceL2 CumSum
 bfloat16   | fixed        | Cos
 bfloat16   | allow        | MatMul
 # by what TensorFlow's operators do: Sum is its AddN, ReduceSum its Sum, Where its Select
-tensorflow | infer        | Sum ReduceProd Elu Erf Log LogSoftmax Reciprocal Sigmoid Softmax Softplus Sqrt Tanh
+tensorflow | infer        | Sum ReduceProd Elu Erf Log LogSoftmax Reciprocal Sigmoid Softmax Softplus Sqrt
 tensorflow | deny         | ReduceSum ReduceMean GlobalAveragePool
 tensorflow | clear        | Max ReduceMax Where NonZero Loop SequenceInsert
 tensorflow | allow        | ConvTranspose

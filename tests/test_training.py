@@ -333,30 +333,6 @@ def test_real_steps_bit_for_bit(name, scale):
     assert after.state["loss_scale"] == scale * 2**10
 
 
-@pytest.mark.slow
-def test_underflow_on_a_real_step():
-    """At a weight of 0.1 the unscaled step stagnates at ten times the loss; with a scale it is within 1 %."""
-    model, state = real("mlp_adam")
-    model = train_steps.weighted(model, 0.1)
-    spec, fed = training.find_spec(model), list(_learnable(150))
-    ends = {"float32": train(model, spec, state, fed).losses[-1]}
-    for scale in (None, 128, "dynamic"):
-        made = emulate(training.rewrite_train_step(model, loss_scale=scale).model)
-        ends[scale] = train(made, spec, state, fed).losses[-1]
-    assert ends[None] > 10 * ends["float32"]
-    assert ends["dynamic"] == pytest.approx(ends["float32"], rel=0.01)
-    assert ends[128] == pytest.approx(ends["float32"], rel=0.01)
-
-
-def _learnable(count):
-    rng = np.random.default_rng(7)
-    weights = rng.standard_normal((16, 1024)).astype(np.float32)
-    for _ in range(count):
-        x = rng.standard_normal((1024, 16)).astype(np.float32)
-        y = (0.06 * np.tanh(0.3 * x @ weights)).astype(np.float32)
-        yield {"x": x, "y": y, "lr": np.asarray(0.002, np.float32)}
-
-
 OWN = "own"
 STEPS = [OWN, *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)]
 """A small step, and slowly the real ones."""
