@@ -174,39 +174,33 @@ def test_a_scale_goes_into_artefacts():
 
 
 def test_weights_in_a_file_of_their_own(tmp_path):
-    """External data stays external, and the values are what they were."""
-    model = step(
-        source(
-            forward="xe = Mul (x, mask)  h = MatMul (xe, w1)",
-            stored="float loss_grad = {1.0}, float[8, 4] mask",
-        )
+    """A path is written to where it is said; the original and its data stay, as do the values."""
+    stored = "float loss_grad = {1.0}, float[8, 4] mask"
+    model = step(source(forward="xe = Mul (x, mask)  h = MatMul (xe, w1)", stored=stored))
+    path, scaled, half = (tmp_path / name for name in ("m.onnx", "s.onnx", "h.onnx"))
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="m.data")
+    given, model = path.read_bytes(), onnx.load(path)
+    assert insert_loss_scale(path, output=scaled).model == scaled
+    before, after = (
+        train(each, find_spec(scaled), start(model), batches(model, 2)) for each in (model, onnx.load(scaled))
     )
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
-    model = onnx.load(tmp_path / "m.onnx")
-    out = tmp_path / "s.onnx"
-    training.insert_loss_scale(tmp_path / "m.onnx", output=out)
-    spec, fed = training.find_spec(out), batches(model, 2)
-    before, after = train(model, spec, start(model), fed), train(onnx.load(out), spec, start(model), fed)
     assert before.losses == after.losses
-    assert {path.name for path in tmp_path.iterdir()} >= {"m.onnx", "m.data", "s.onnx"}
-    half = training.rewrite_train_step(
-        tmp_path / "m.onnx", options=Options(external_data=ExternalData("always")), output=tmp_path / "h.onnx"
-    )
-    assert half.report.ok
-    with pytest.raises(OptionError, match="holds weights of the input"):
-        training.insert_loss_scale(tmp_path / "m.onnx", output=tmp_path / "m.data", force=True)
+    external = Options(external_data=ExternalData("always"))
+    assert rewrite_train_step(path, options=external, output=half).report.ok
+    assert training.initial_state(half) == {"loss_scale": 2**15, "good_steps": 0}
+    assert (path.read_bytes(), (tmp_path / "m.data").exists()) == (given, True)
+    assert "a path needs an output" in refusal(insert_loss_scale, path)
+    told = refusal(insert_loss_scale, path, output=tmp_path / "m.data", force=True)
+    assert "holds weights of the input" in told
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
 def test_seeds_of_other_types(dtype):
     """The seed and the gradients keep their types; they are scaled in float32 at least."""
-    written = source(
-        seeded=f"low = Cast <to = {10 if dtype == 'float16' else 11}> (dm)  "
-        f"dl = Mul (low, loss_grad)  dp = Cast <to = 1> (dl)",
-        stored=f"{dtype} loss_grad",
-    )
+    low = f"low = Cast <to = {10 if dtype == 'float16' else 11}> (dm)"
+    seeded = f"{low} dl = Mul (low, loss_grad) dp = Cast <to = 1> (dl)"
     ones = {"loss_grad": np.ones((), dtype)}
-    model = text.model(written.replace(f"{dtype} loss_grad", f"{dtype} loss_grad"), ones)
+    model = text.model(source(seeded=seeded, stored=f"{dtype} loss_grad"), ones)
     result = training.insert_loss_scale(model, None, training.DynamicLossScale(4.0, 2))
     assert result.broken == ()
     fed = batches(model, 4)
