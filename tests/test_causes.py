@@ -1,25 +1,22 @@
 """Why nodes stay float32, by what holds them back, and the flags that would free them."""
 
 import re
-import shlex
-from dataclasses import replace
 
 import pytest
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
+from amp_rewrite.cli.decision_flags import options_of
 from amp_rewrite.costs import flop_count
 from amp_rewrite.explaining import suggestions
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.sentences import of_cause
-from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy import node_patterns, operator_lists
+from amp_rewrite.policy import node_patterns
 from amp_rewrite.policy.evidence import Authority
-from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.options import SHIPPED_FOR, Level, Options, Pins
+from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rewriting.report import extents
 from tests import real_models, text
-from tests.real_models import ASKED, NAMES
+from tests.real_models import NAMES
 
 CHAINS = """g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { [p] a = MatMul(x, w)
   [e1] b = Exp(a) [e2] c = Exp(a) [s] d = Sqrt(b) [q] f = Add(c, d) [o] y = MatMul(f, w) }"""
@@ -49,11 +46,6 @@ REGIONS = """g (float[1, 1, 4, 4] x) => (float[a, b, c, d] y)
 CONV = "g (float[1, 4, 8, 8] x, float[4, 4, 1, 1] w) => (float[1, 4, 8, 8] y) { y = Conv (x, w) }"
 PARTLY = CHAINS.replace("MatMul(f, w)", "Sigmoid(f)").replace("Sqrt(b)", "MatMul(b, w)")
 """What ends in nothing allowed stays float32 with the flag."""
-
-
-def moved(kind, operator):
-    """Options with one operator moved by a flag."""
-    return Options(lists=operator_lists.load("default").override(kind, [operator]))
 
 
 TOLD = {
@@ -114,29 +106,29 @@ def test_plain_data():
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "words"),
+    ("source", "flags", "words"),
     [
-        ("g (float[4] x) => (float[4] y) { y = Unknown(x) }", Options(), "--op-type Unknown=float16 says so"),
+        ("g (float[4] x) => (float[4] y) { y = Unknown(x) }", "", "--op-type Unknown=float16 says so"),
         (
             "g (float[4, 4] x) => (float[4, 4] y) { y = com.microsoft.CDist (x, x) }",
-            Options(),
+            "",
             "it can only be float32 here",
         ),
-        (CHAINS, Options(pins=Pins(keep_full="p|o")), "out --keep-full 'p|o' (frees 2 nodes; not compared)"),
-        (TWO, moved(Kind.DENY, "MatMul"), "to allow: leave out --deny MatMul (frees 1 node; not compared)"),
+        (CHAINS, "--keep-full 'p|o'", "leave out --keep-full 'p|o' (frees 2 nodes; not compared)"),
+        (TWO, "--deny MatMul", "to allow: leave out --deny MatMul (frees 1 node; not compared)"),
         (
             SQUARES,
-            moved(Kind.DENY, "Mul"),
+            "--deny Mul",
             "--list infer='Mul(x,x)' --list infer=Mul in place of --deny Mul (frees 2 nodes; not compared)",
         ),
-        (LOOSE, moved(Kind.INFER, "Tanh"), "--allow Tanh in place of --list infer=Tanh (frees 2 nodes; not"),
-        ("g (float[4] x) => (float[4] y) { y = Neg(x) }", Options(), "nothing to gain"),
-        ("g (double[4] x) => (float[4] y) { y = Cast <to = 1> (x) }", Options(), "to gain: a Cast takes"),
+        (LOOSE, "--list infer=Tanh", "--allow Tanh in place of --list infer=Tanh (frees 2 nodes; not"),
+        ("g (float[4] x) => (float[4] y) { y = Neg(x) }", "", "nothing to gain"),
+        ("g (double[4] x) => (float[4] y) { y = Cast <to = 1> (x) }", "", "to gain: a Cast takes"),
     ],
 )
-def test_where_no_flag_helps(source, options, words):
+def test_where_no_flag_helps(source, flags, words):
     """Where nothing helps, or leaving a flag out does, that is said in place of a flag."""
-    causes = analyze(parse_model(f"{text.HEADER} {source}"), options).causes()
+    causes = analyze(parse_model(f"{text.HEADER} {source}"), options_of(flags)).causes()
     found = [of_cause(cause).suggestion for cause in causes]
     assert any(words in remedy for remedy in found), found
 
@@ -200,58 +192,54 @@ def test_names_that_a_shell_or_a_pattern_would_misread(names):
         cause for cause in analyze(model).causes() if cause.first.evidence.authority is Authority.RANGE
     )
     assert cause.suggestion.flags[0].startswith("--force-half ")
-    hold(model, Options(), [cause])
+    hold(model, (), [cause])
 
 
 FROM_INTEGERS = """g (int64[4, 4] i, float[4, 4] w) => (float[4, 4] y) {
   [c] a = Cast <to = 1> (i) [p] y = MatMul(a, w) }"""
-LEVELS = [Options(), Options(follow=False), *(Options(level=level) for level in Level)]
+KEPT = ("--deny Mul", "--keep-full 'p|o'")
+GIVEN = [(), ("--skip follow",), *((f"--level {level.value}",) for level in Level), KEPT]
 
 
-@pytest.mark.parametrize("options", LEVELS, ids=range(len(LEVELS)))
+@pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("source", [CHAINS, TWO, SMALL, FROM_INTEGERS, LOOSE, SQUARES])
-def test_every_flag_does_what_it_says(source, options):
+def test_every_flag_does_what_it_says(source, given):
     """With the flags that are named, a rewrite has exactly so many more nodes in half as is said."""
+    given = given if given is not KEPT or "[o]" in source else KEPT[:1]
     model = text.model(source)
-    hold(model, options, analyze(model, options).causes())
+    hold(model, given, analyze(model, options_of(" ".join(given))).causes())
 
 
-QUICK = [(name, "float16") for name in ("bigru_tagger.legacy", "ultraface_rfb320", "yolox_nano")]
-
-
-REAL = [
-    (name, said)
-    for i, name in enumerate(NAMES)
-    for j, said in enumerate(ASKED)
-    if j == i % len(ASKED) or (name, said) in QUICK
-]
-"""Every model with one of the options in turn."""
+ASKED = [(), ("--list tensorflow",), ("--to bfloat16",), ("--io half",)]
+QUICK = ("bigru_tagger.legacy", "ultraface_rfb320", "yolox_nano")
+REAL = [(name, ASKED[index % len(ASKED)]) for index, name in enumerate(NAMES) if name not in QUICK]
+"""The other models, each with one of the flags in turn."""
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow, id="-".join(pair))
-        for pair in REAL
-    ],
+    ("name", "given"),
+    [*((name, ()) for name in QUICK), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in REAL)],
 )
-def test_every_flag_does_what_it_says_for_real_models(name, said):
+def test_every_flag_does_what_it_says_for_real_models(name, given):
     """The same for models as they are found."""
     path = real_models.path(name)
-    made = analyze(path, ASKED[said])
+    made = analyze(path, options_of(" ".join(given)))
     causes = made.causes(flop_count.count(made.loaded.model, made.graph.types).flops)
-    hold(path.read_bytes(), ASKED[said], causes)
+    hold(path.read_bytes(), given, causes)
 
 
-def hold(model, options, causes):
-    """What is said of each cause is so."""
-    before = counted(model, options)
+def hold(model, given, causes):
+    """What is said of each cause is so, of a rewrite with flags."""
+    before = counted(model, given)
     for cause in causes:
-        if cause.suggestion.why:
-            assert not cause.suggestion.flags
-            assert not cause.suggestion.drops
+        remedy = cause.suggestion
+        if remedy.why:
+            assert not remedy.flags
+            assert not remedy.drops
         else:
-            holds(cause, before, counted(model, flagged(options, cause.suggestion)))
+            assert set(remedy.dropped_flags) <= set(given)
+            kept = [flag for flag in given if flag not in remedy.dropped_flags]
+            holds(cause, before, counted(model, [*kept, *remedy.flags]))
 
 
 def holds(cause, before, after):
@@ -264,7 +252,7 @@ def holds(cause, before, after):
     assert not set(risen).isdisjoint(cause.decisions.all[unit].place for unit in cause.held)
 
 
-def counted(model, options):
+def counted(model, given):
     """Every node that has float32 and how much of it is half, as it is in the report of a valid rewrite."""
     found = []
 
@@ -273,40 +261,9 @@ def counted(model, options):
         places = dict(zip(decided.nodes, (each.place for each in decided.all), strict=True))
         found.extend((places[node], extent) for node, extent in extent_of.items())
 
-    report = rewrite(model, options, on_plan=note).report
+    report = rewrite(model, options_of(" ".join(given)), on_plan=note).report
     assert report.ok
     return found
-
-
-def moved_by(flag, value):
-    """The kind and the operator of --deny Exp, or of --list infer=Exp."""
-    kind, _, operator = value.partition("=") if flag == "--list" else (flag[2:], "", value)
-    return Kind(kind), operator
-
-
-def flagged(options, remedy):
-    """Options with flags as the command line takes them, and without those that are to be left out."""
-    pins, moves = options.pins, {}
-    for key, entry in (options.lists.entries if options.lists else {}).items():
-        if entry.authority is Authority.OVERRIDE:
-            moves[schema.written(*key)] = entry.kind
-    for name, value in map(shlex.split, remedy.dropped_flags):
-        if name == "--keep-full":
-            pins = replace(pins, keep_full=tuple(p for p in pins.keep_full if p != value))
-        else:
-            kind, operator = moved_by(name, value)
-            assert moves.pop(operator) is kind
-    for name, value in map(shlex.split, remedy.flags):
-        if name == "--force-half":
-            pins = replace(pins, force_half=(*pins.force_half, value))
-        else:
-            kind, operator = moved_by(name, value)
-            assert operator not in moves
-            moves[operator] = kind
-    found = operator_lists.load(options.lists.name if options.lists else SHIPPED_FOR[options.half.name])
-    for operator, kind in moves.items():
-        found = found.override(kind, [operator])
-    return replace(options, lists=found, pins=pins)
 
 
 UNSHAPED = """g (float[4, 4] x, int64[k] s, float[4, 4] w) => (float[a, b] y) {
