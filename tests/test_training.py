@@ -341,7 +341,7 @@ def _step(name):
     return (step(), start(step())) if name == OWN else real(name)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", [OWN, *STEPS[2:]])
 def test_a_scale_that_is_too_large_recovers(name):
     """From 2^40 the scale is halved until gradients are finite; then it trains as float32 did."""
     model, state = _step(name)
