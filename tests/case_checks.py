@@ -208,6 +208,13 @@ def _computed(made: Outcome, words: str) -> str:
     return _set(words, [each.node for each in _changes(made, "folded")])
 
 
+def _written(made: Outcome, words: str) -> str:
+    """`forms KIND NODE, KIND NODE`: all nodes that were written in another form."""
+    kinds = ("max and min", "reciprocal", "square", "rank")
+    found = [f"{kind} {each.node}" for kind in kinds for each in _changes(made, kind)]
+    return words if sorted(words.split(", ")) == sorted(found) else ", ".join(found)
+
+
 def _changes(made: Outcome, kind: str) -> list[Any]:
     return [each for each in made.rewritten.report.form_changes if each.kind.value == kind]
 
@@ -259,6 +266,7 @@ VERBS: Mapping[str, Callable[[Outcome, str], str]] = {
     "folds": _merged,
     "computes": _computed,
     "licences": _licences,
+    "forms": _written,
     "operators": _operators,
     "becomes": _becomes,
     "unchanged": _unchanged,

@@ -56,6 +56,7 @@ WRONG = [
     (LAYERS, f"{GUARDED} | opset 18", "opset 17"),
     (MERGED, "folds bn into c", "folds bn into conv"),
     (MERGED, "computes", "computes t"),
+    (MERGED, "forms square t", "forms"),
     (MERGED, "operators Conv", "operators Mul Cast Conv Cast"),
     (MERGED, "becomes g () => () {}", "becomes"),
     (MERGED, "unchanged", "unchanged not"),

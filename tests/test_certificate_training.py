@@ -12,8 +12,7 @@ from amp_rewrite.rewriting import editing
 from amp_rewrite.training import DynamicLossScale, FixedLossScale
 from tests import text, train_steps
 from tests.commands import failure, run
-from tests.test_training import SCALES, TRAPS
-from tests.test_training_refusals import ODD
+from tests.test_training import SAID, SCALES, TRAPS
 from tests.train_steps import NAMES, step
 
 
@@ -27,10 +26,10 @@ def test_the_rest_of_a_rewrite_is_proved(trap, scale):
     assert certify(training.insert_loss_scale(model, None, scale).model, result.model).proved
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", SAID)
 def test_odd_steps_are_proved(name):
     """The frontier is an output, the only output, or in a body."""
-    written, state, gradients = ODD[name]
+    written, state, gradients = SAID[name]
     spec = training.TrainSpec("loss", "loss_grad", state, gradients)
     for scale in (64, DynamicLossScale(64, 2)):
         assert training.rewrite_train_step(

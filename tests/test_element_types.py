@@ -4,6 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite.onnx_types import element_types
+from tests import commands
 from tests.text import model
 
 MINE = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>'
@@ -18,59 +19,50 @@ def infer(text):
     return {value.name: repr(kind) for value, kind in element_types.infer(built).items()}
 
 
-def of(node, inputs="float[4,4] x"):
-    """The type of y, the output of the node."""
-    text = f"{MINE} g ({inputs}) => (float u) {{ {node} u = Constant <value_float = 1.0> () }}"
-    return infer(text).get("y")
+MADE = """
+y = Neg (x)                                       | Tensor(FLOAT)
+y = Shape (x)                                     | Tensor(INT64)
+y = Greater (x, x)                                | Tensor(BOOL)
+y = Cast <to = 10> (x)                            | Tensor(FLOAT16)
+y = CastLike (x, x)                               | Tensor(FLOAT)
+s = Shape (x) y = ConstantOfShape (s)             | Tensor(FLOAT)
+s = Shape (x) y = ConstantOfShape <value = int64[1] {1}> (s) | Tensor(INT64)
+y = EyeLike (x)                                   | Tensor(FLOAT)
+y = EyeLike <dtype = 11> (x)                      | Tensor(DOUBLE)
+y = RandomNormal <shape = [2]> ()                 | Tensor(FLOAT)
+y = RandomNormal <shape = [2], dtype = 10> ()     | Tensor(FLOAT16)
+y = RandomUniformLike (x)                         | Tensor(FLOAT)
+y = Bernoulli <dtype = 9> (x)                     | Tensor(BOOL)
+y = Multinomial (x)                               | Tensor(INT32)
+y = Constant <value_ints = [1]> ()                | Tensor(INT64)
+y = Constant <value_floats = [1.0]> ()            | Tensor(FLOAT)
+y = Constant <value_string = "a"> ()              | Tensor(STRING)
+y = Constant <value = double {1.0}> ()            | Tensor(DOUBLE)
+s = Size (x) y = HannWindow (s)                   | Tensor(FLOAT)
+s = Size (x) y = HannWindow <output_datatype = 11> (s) | Tensor(DOUBLE)
+# sequences and optionals
+y = SequenceConstruct (x, x)                      | Sequence(Tensor(FLOAT))
+y = SequenceEmpty <dtype = 7> ()                  | Sequence(Tensor(INT64))
+y = SequenceEmpty ()                              | Sequence(Tensor(FLOAT))
+y = SplitToSequence (x)                           | Sequence(Tensor(FLOAT))
+s = SequenceConstruct (x) y = SequenceInsert (s, x) | Sequence(Tensor(FLOAT))
+s = SequenceConstruct (x) y = ConcatFromSequence <axis = 0> (s) | Tensor(FLOAT)
+y = Optional (x)                                  | Optional(Tensor(FLOAT))
+o = Optional (x) y = OptionalGetElement (o)       | Tensor(FLOAT)
+# an operand of unknown type has the type of the ports that share its type variable
+a = my.Thing (x) y = Add (a, x)                   | Tensor(FLOAT)
+y = my.Thing (x) b = Add (x, y)                   | Tensor(FLOAT)
+y = my.Thing (x)                                  | None
+"""
 
 
 @pytest.mark.parametrize(
-    ("node", "expected"),
-    [
-        ("y = Neg (x)", "FLOAT"),
-        ("y = Shape (x)", "INT64"),
-        ("y = Greater (x, x)", "BOOL"),
-        ("y = Cast <to = 7> (x)", "INT64"),
-        ("y = Cast <to = 10> (x)", "FLOAT16"),
-        ("y = CastLike (x, x)", "FLOAT"),
-        ("s = Shape (x) y = ConstantOfShape (s)", "FLOAT"),
-        ("s = Shape (x) y = ConstantOfShape <value = int64[1] {1}> (s)", "INT64"),
-        ("y = EyeLike (x)", "FLOAT"),
-        ("y = EyeLike <dtype = 11> (x)", "DOUBLE"),
-        ("y = RandomNormal <shape = [2]> ()", "FLOAT"),
-        ("y = RandomNormal <shape = [2], dtype = 10> ()", "FLOAT16"),
-        ("y = RandomUniformLike (x)", "FLOAT"),
-        ("y = Bernoulli <dtype = 9> (x)", "BOOL"),
-        ("y = Multinomial (x)", "INT32"),
-        ("y = Constant <value_ints = [1]> ()", "INT64"),
-        ("y = Constant <value_floats = [1.0]> ()", "FLOAT"),
-        ('y = Constant <value_string = "a"> ()', "STRING"),
-        ("y = Constant <value = double {1.0}> ()", "DOUBLE"),
-        ("s = Size (x) y = HannWindow (s)", "FLOAT"),
-        ("s = Size (x) y = HannWindow <output_datatype = 11> (s)", "DOUBLE"),
-    ],
+    ("node", "expected"), [row for row in commands.rows(MADE) if len(row) > 1], ids=lambda each: each
 )
 def test_what_operators_make(node, expected):
-    """The type follows from the inputs, from an attribute, or from the schema alone."""
-    assert expected in str(of(node))
-
-
-@pytest.mark.parametrize(
-    ("node", "expected"),
-    [
-        ("y = SequenceConstruct (x, x)", "Sequence(Tensor(FLOAT))"),
-        ("y = SequenceEmpty <dtype = 7> ()", "Sequence(Tensor(INT64))"),
-        ("y = SequenceEmpty ()", "Sequence(Tensor(FLOAT))"),
-        ("y = SplitToSequence (x)", "Sequence(Tensor(FLOAT))"),
-        ("s = SequenceConstruct (x) y = SequenceInsert (s, x)", "Sequence(Tensor(FLOAT))"),
-        ("s = SequenceConstruct (x) y = ConcatFromSequence <axis = 0> (s)", "Tensor(FLOAT)"),
-        ("y = Optional (x)", "Optional(Tensor(FLOAT))"),
-        ("o = Optional (x) y = OptionalGetElement (o)", "Tensor(FLOAT)"),
-    ],
-)
-def test_sequences_and_optionals(node, expected):
-    """The output types of operators on sequences and optionals."""
-    assert of(node) == expected
+    """The type of y follows from the inputs, an attribute, the schema alone, or from who reads it."""
+    text = f"{MINE} g (float[4,4] x) => (float u) {{ {node} u = Constant <value_float = 1.0> () }}"
+    assert str(infer(text).get("y")) == expected
 
 
 def test_types_reach_into_bodies_and_out_again():
@@ -90,24 +82,10 @@ def test_types_reach_into_bodies_and_out_again():
     assert [found[name] for name in ("r", "ys")] == ["Tensor(FLOAT)"] * 2
 
 
-def test_what_a_stranger_makes_is_learned_from_its_readers():
-    """An operand of unknown type has the type of the ports that share its type variable."""
-    assert of("a = my.Thing (x) y = Add (a, x)") == "Tensor(FLOAT)"
-    assert of("y = my.Thing (x) b = Add (x, y)") == "Tensor(FLOAT)"
-    assert of("y = my.Thing (x)") is None
-
-
 def test_a_second_source_fills_gaps_only():
     """Types from another source are used only where schemas give none."""
-    built = ir.from_proto(
-        model(
-            f"""{MINE} g (float[4] x) => (float[4] z) {{
-                a = my.Thing (x)
-                b = Neg (x)
-                z = Relu (b)
-            }}"""
-        )
-    )
+    text = f"{MINE} g (float[4] x) => (float[4] z) {{ a = my.Thing (x) b = Neg (x) z = Relu (b) }}"
+    built = ir.from_proto(model(text))
     assert not element_types.complete(built, element_types.infer(built))
     double = element_types.tensor(ir.DataType.DOUBLE)
     found = element_types.infer(built, {"a": double, "b": double})

@@ -5,9 +5,7 @@ import itertools
 import pytest
 
 import amp_rewrite
-from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
-from amp_rewrite.explaining.causes import find
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options, Pins
@@ -25,15 +23,6 @@ def test_every_reason_has_words(reason):
     assert in_words(Evidence(Authority.RANGE, reason))
 
 
-def test_a_reason_says_what_differs():
-    """Evidence of one reason on other values reads otherwise."""
-    found = [Evidence(Authority.RANGE, Reason.OVERFLOW, "w", n, 65504.0, "float16") for n in (7e4, 8e4)]
-    assert list(map(in_words, found)) == [
-        "70000 in 'w' is beyond float16's 65504",
-        "80000 in 'w' is beyond float16's 65504",
-    ]
-
-
 def test_the_order_of_authority():
     """Of two authorities exactly one outranks the other: the one that stands first."""
     for first, second in itertools.combinations(Authority, 2):
@@ -42,17 +31,13 @@ def test_the_order_of_authority():
     assert not any(authority.outranks(authority) for authority in Authority)
 
 
-def graph(source: str) -> UnitGraph:
-    """The units of a model."""
-    return amp_rewrite.analyze(text.model(source)).graph
-
-
 @pytest.mark.parametrize(
     "authority", [a for a in Authority if a not in (Authority.PIN, Authority.LIST, Authority.PREDICTION)]
 )
 def test_findings_yield_to_higher_authorities(authority):
     """A finding holds against lists that it outranks, and yields to pins unless it is the schema's."""
-    units = graph("g (float[4, 4] x) => (float[4, 4] y) { [node] y = MatMul(x, x) }")
+    source = "g (float[4, 4] x) => (float[4, 4] y) { [node] y = MatMul(x, x) }"
+    units = amp_rewrite.analyze(text.model(source)).graph
     found = {0: Evidence(authority, Reason.OVERFLOW, "w", 7e4, 65504.0, "float16")}
     (listed,) = classification.classify(units, {}, Options())
     (held,) = classification.classify(units, found, Options())
@@ -68,15 +53,3 @@ def test_who_says_it():
     assert authority_in_words(listed, Kind.ALLOW) == "mine"
     assert authority_in_words(Evidence(Authority.OVERRIDE, Reason.ASKED), Kind.DENY) == "--deny"
     assert authority_in_words(Evidence(Authority.RANGE, Reason.OVERFLOW), Kind.FIXED) == "range"
-
-
-def test_one_cause_for_one_reason():
-    """Nodes that are held for one reason are one cause, whatever the values and their names."""
-    source = """g (float[4] x) => (float[4] y) {
-      a = Constant <value = float {70000}> ()
-      b = Constant <value = float {90000}> ()
-      [first] t = Add(x, a)
-      [second] y = Mul(t, b)
-      }"""
-    causes = find(amp_rewrite.analyze(text.model(source)).decisions())
-    assert [len(cause.held) for cause in causes if cause.first.evidence.authority is Authority.RANGE] == [2]

@@ -2,37 +2,13 @@
 
 import onnx
 import pytest
-from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
 from tests import text
 from tests.commands import run
 
-MODEL = """
-<ir_version: 8, opset_import: ["" : 17]>
-two_products (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
-  [product] a = MatMul (x, w)
-  [exponential] e = Exp (a)
-  [root] r = Sqrt (e)
-  [second] y = MatMul (r, w)
-}
-"""
-
-
-@pytest.fixture
-def model(tmp_path):
-    """A model in a folder of its own."""
-    path = tmp_path / "model.onnx"
-    onnx.save(parse_model(MODEL), path)
-    return path
-
-
-@pytest.fixture
-def rewritten(model):
-    """What becomes of it, with no original left."""
-    made = rewrite(model).model
-    model.unlink()
-    return made
+MODEL = """g (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
+  [product] a = MatMul (x, w) [exponential] e = Exp (a) [root] r = Sqrt (e) [second] y = MatMul (r, w) }"""
 
 
 def told(*arguments):
@@ -44,10 +20,11 @@ def told(*arguments):
     return result.stdout.splitlines()
 
 
-def test_damaged_metadata_is_a_warning(rewritten):
+def test_damaged_metadata_is_a_warning(tmp_path):
     """What cannot be read is said in one line, and the model is analysed as it stands."""
-    made = onnx.load(rewritten)
+    made = rewrite(text.model(MODEL)).model
     made.metadata_props[0].value = "[]"
+    rewritten = tmp_path / "m.onnx"
     onnx.save(made, rewritten)
     result = run("explain", rewritten, "root")
     assert result.exit_code == 0
@@ -68,7 +45,7 @@ def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
         raise TypeError
 
     path = tmp_path / "model.onnx"
-    onnx.save(parse_model(MODEL.replace("= MatMul (x", f"= {operator} (x")), path)
+    onnx.save(text.unchecked(MODEL.replace("= MatMul (x", f"= {operator} (x")), path)
     monkeypatch.setattr("amp_rewrite.cli.explanation_sources.advise", fails)
     result = run("explain", path, "--show=advice")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -93,10 +70,7 @@ def test_a_long_chain_is_explained_in_linear_time_and_space(tmp_path):
 
 def test_origins():
     """The end of every chain is found at once, as `why` finds it one by one."""
-    found = analyze(text.model(LONG)).decisions()
+    source = """g (float[4, 4] x) => (float[4, 4] y) {
+      a = MatMul(x, x) b = Exp(a) c = Sqrt(b) d = Abs(c) f = Log(d) h = MatMul(f, x) y = Softmax(h) }"""
+    found = analyze(text.model(source)).decisions()
     assert found.origins() == tuple(found.why(unit)[-1] for unit in range(len(found.all)))
-
-
-LONG = """g (float[4, 4] x) => (float[4, 4] y) {
-  a = MatMul(x, x)  b = Exp(a)  c = Sqrt(b)  d = Abs(c)  f = Log(d)  h = MatMul(f, x)  y = Softmax(h)
-}"""

@@ -41,36 +41,14 @@ def test_the_opset_is_named_and_not_taken():
     assert bfloat16(POOLED).newer_opset == NewerOpset(22, 5, ("MaxPool",))
     assert rewrite(proto(POOLED)).report.newer_opset is None
     assert bfloat16(POOLED, keep_opset=True).newer_opset is None
-    assert bfloat16(POOLED, opset=22).newer_opset is None
-    assert bfloat16(SCALED, 9).newer_opset is None  # no runtime has ImageScaler from opset 10 on
-
-
-def test_an_opset_that_is_asked_for_is_priced_with_its_copies():
-    """And warned of, with the operators that the target has no kernels for."""
-    report = bfloat16(POOLED, opset=22)
-    (warning,) = (each for each in report.warnings if "no kernel" in each)
-    assert "onnxruntime-cuda has no kernel at `Options.opset` 22 for 1 node (MaxPool)" in warning
-    assert (report.prediction.float32.copies, report.prediction.result.copies) == (0, 2)
+    asked = bfloat16(POOLED, opset=22)
+    assert (asked.newer_opset, asked.prediction.float32.copies, asked.prediction.result.copies) == (
+        None,
+        0,
+        2,
+    )
     assert bfloat16(POOLED, opset=22, target="any").prediction.result.copies == 0
-
-
-@pytest.mark.parametrize(
-    ("opset", "graph", "options", "remedy"),
-    [
-        (
-            11,
-            POOLED,
-            {},
-            "at `Options.opset` 22 it can, but onnxruntime-cuda has no kernels for 1 MaxPool there",
-        ),
-        (9, SCALED, {}, "export it at opset 13 or newer"),
-        (11, POOLED, {"keep_opset": True}, "`Options.opset` sets a newer one"),
-    ],
-)
-def test_what_helps_an_opset_without_bfloat16_is_true(opset, graph, options, remedy):
-    """The flag only where it does not refuse."""
-    (warning,) = (each for each in bfloat16(graph, opset, **options).warnings if "bfloat16 needs" in each)
-    assert warning == f"bfloat16 needs opset 13, and the model has {opset}: nothing can change; {remedy}"
+    assert bfloat16(SCALED, 9).newer_opset is None  # no runtime has ImageScaler from opset 10 on
 
 
 def test_a_result_and_a_plan_know_of_later_opsets(path):

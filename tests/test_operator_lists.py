@@ -1,26 +1,22 @@
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import onnx
 import pytest
 
-from amp_rewrite import analyze
-from amp_rewrite.demo import network
 from amp_rewrite.errors import ListError
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.operator_lists import Kind, OpLists
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.yaml_fields import LARGEST
+from tests import commands
 
 LONGEST_REASON = 90  # one line of `explain`
-
-MODULE = "amp_rewrite/policy/operator_lists.py"
 
 
 def _listed(text: str, source: str) -> Evidence:
@@ -39,13 +35,6 @@ def _refusal(path: Path) -> str:
     return str(caught.value).replace(f"{path.parent}/", "")
 
 
-def _kind_of(name: str, operator: str) -> tuple[Kind, bool]:
-    domain, _, op_type = operator.rpartition(":")
-    entry = operator_lists.load(name).find(domain, op_type)
-    assert entry, f"{operator} is on no list of {name}"
-    return entry.kind, entry.follow
-
-
 # ---- the shipped lists
 
 
@@ -60,22 +49,13 @@ def test_shipped_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "bfloat16"])
-def test_every_onnx_operator_is_listed(name: str) -> None:
-    """Every operator of ONNX's default domain, of any version, is on a list."""
+def test_every_operator_is_listed(name: str) -> None:
+    """Every operator of ONNX, of any version, and each that onnxruntime knows, if it may carry a float."""
     found = operator_lists.load(name)
-    schemas = onnx.defs.get_all_schemas_with_history()
-    names = {s.name for s in schemas if s.domain == ""}
-    assert len(names) > 150
-    assert sorted(n for n in names if not found.find("", n)) == []
-
-
-@pytest.mark.parametrize("name", ["default", "bfloat16"])
-def test_every_onnxruntime_operator_with_a_float_is_listed(name: str) -> None:
-    """Every operator that onnxruntime knows there or in its own domain, if it may carry a float."""
-    found = operator_lists.load(name)
-    names = {(s.domain, s.name) for s in _onnxruntime_schemas() if _has_float(s)}
-    assert len(names) > 250
-    assert sorted(key for key in names if not found.find(*key)) == []
+    of_onnx = {("", s.name) for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
+    of_onnxruntime = {(s.domain, s.name) for s in _onnxruntime_schemas() if _has_float(s)}
+    assert (len(of_onnx) > 150, len(of_onnxruntime) > 250) == (True, True)
+    assert sorted(key for key in of_onnx | of_onnxruntime if not found.find(*key)) == []
 
 
 def _onnxruntime_schemas() -> list:
@@ -92,18 +72,12 @@ def _has_float(operator) -> bool:
 
 
 @pytest.mark.parametrize("name", operator_lists.names())
-def test_no_shipped_name_is_misspelt(name: str) -> None:
-    """Every operator on a shipped list exists in onnx or in onnxruntime's schemas."""
-    for domain, op_type in operator_lists.load(name).entries:
+def test_operators_exist_and_reasons_are_short(name: str) -> None:
+    """In onnx or in onnxruntime's schemas; a reason fits on a line of a report, and has no full stop."""
+    for (domain, op_type), entry in operator_lists.load(name).entries.items():
         assert op_type in {*schema.known_operators(domain), "Mul(x,x)"}, op_type
-
-
-@pytest.mark.parametrize("name", operator_lists.names())
-def test_reasons_are_short(name: str) -> None:
-    """A reason fits on a line of a report and ends without a full stop."""
-    for operator, entry in operator_lists.load(name).entries.items():
-        assert len(entry.evidence.text) <= LONGEST_REASON, operator
-        assert not entry.evidence.text.endswith("."), operator
+        assert len(entry.evidence.text) <= LONGEST_REASON, op_type
+        assert not entry.evidence.text.endswith("."), op_type
 
 
 def test_bfloat16_inherits_no_float16_figure() -> None:
@@ -117,83 +91,45 @@ def test_bfloat16_inherits_no_float16_figure() -> None:
     assert inherited == []
 
 
-DECIDED = {
-    Kind.ALLOW: "MatMul Gemm Conv ConvTranspose Einsum LSTM GRU RNN Attention DeformConv"
-    " com.microsoft:FusedMatMul com.microsoft:GroupQueryAttention com.microsoft:MatMulNBits",
-    Kind.CLEAR: "Relu Reshape Transpose Concat Gather Max Min MaxPool Clip Where Equal Shape TopK"
-    " ReduceMax Loop If Scan SequenceMap SequenceAt OptionalGetElement ScatterND QuantizeLinear"
-    " DequantizeLinear",
-    Kind.DENY: "Exp Pow ReduceSum ReduceSumSquare ReduceL2 ReduceLogSumExp CumSum Sinh Cosh LpPool"
-    " SoftmaxCrossEntropyLoss MeanVarianceNormalization",
-    Kind.FIXED: "Cast CastLike Constant Range QLinearConv"
-    " RandomNormal Bernoulli NonMaxSuppression STFT RoiAlign com.microsoft:BeamSearch",
-}
-FOLLOWING = (
-    "Add Sub Mul Div Sum Mean Sigmoid Tanh Gelu Erf LeakyRelu PRelu HardSwish BatchNormalization"
-    " LayerNormalization RMSNormalization AveragePool GlobalAveragePool ReduceMean Resize"
-    " com.microsoft:BiasGelu com.microsoft:SkipLayerNormalization"
-)
-STAYING = "Softmax LogSoftmax Log Sqrt Reciprocal Sin Cos Tan ReduceProd GridSample"
+DECIDED = """
+default    | allow        | MatMul Gemm Conv ConvTranspose Einsum LSTM GRU RNN Attention DeformConv
+    com.microsoft:FusedMatMul com.microsoft:GroupQueryAttention com.microsoft:MatMulNBits
+default    | clear        | Relu Reshape Transpose Concat Gather Max Min MaxPool Clip Where Equal Shape TopK
+    ReduceMax Loop If Scan SequenceMap SequenceAt OptionalGetElement ScatterND QuantizeLinear DequantizeLinear
+default    | deny         | Exp Pow ReduceSum ReduceSumSquare ReduceL2 ReduceLogSumExp CumSum Sinh Cosh
+    LpPool SoftmaxCrossEntropyLoss MeanVarianceNormalization
+default    | fixed        | Cast CastLike Constant Range QLinearConv RandomNormal Bernoulli NonMaxSuppression
+    STFT RoiAlign com.microsoft:BeamSearch
+default    | infer follow | Add Sub Mul Div Sum Mean Sigmoid Tanh Gelu Erf LeakyRelu PRelu HardSwish
+    BatchNormalization LayerNormalization RMSNormalization AveragePool GlobalAveragePool ReduceMean Resize
+    com.microsoft:BiasGelu com.microsoft:SkipLayerNormalization
+default    | infer        | Softmax LogSoftmax Log Sqrt Reciprocal Sin Cos Tan ReduceProd GridSample
+# with float32's range sums are safe; what needs precision is no safer than before
+bfloat16   | infer        | ReduceSum ReduceL1 ReduceLogSumExp
+bfloat16   | deny         | Exp Pow ReduceL2 CumSum
+bfloat16   | fixed        | Cos
+bfloat16   | allow        | MatMul
+# by what TensorFlow's operators do: Sum is its AddN, ReduceSum its Sum, Where its Select
+tensorflow | infer        | Sum ReduceProd Elu Erf Log LogSoftmax Reciprocal Sigmoid Softmax Softplus Sqrt
+tensorflow | deny         | ReduceSum ReduceMean GlobalAveragePool
+tensorflow | clear        | Max ReduceMax Where NonZero Loop SequenceInsert
+tensorflow | allow        | ConvTranspose
+tensorflow |              | Cast Constant Resize Sin CumSum Gelu
+"""
 
 
 @pytest.mark.parametrize(
-    ("operator", "kind", "follow"),
-    [(operator, kind, False) for kind, row in DECIDED.items() for operator in row.split()]
-    + [(operator, Kind.INFER, True) for operator in FOLLOWING.split()]
-    + [(operator, Kind.INFER, False) for operator in STAYING.split()],
+    ("name", "said", "operators"), [row for row in commands.rows(DECIDED) if len(row) > 1]
 )
-def test_default_decisions(operator: str, kind: Kind, follow: bool) -> None:
-    """The operators that models are made of are where the design puts them in float16."""
-    assert _kind_of("default", operator) == (kind, follow)
-
-
-@pytest.mark.parametrize(
-    ("operator", "kind"),
-    [
-        ("ReduceSum", Kind.INFER),  # overflow was the danger
-        ("ReduceL1", Kind.INFER),
-        ("ReduceLogSumExp", Kind.INFER),
-        ("Exp", Kind.DENY),  # precision is
-        ("Pow", Kind.DENY),
-        ("ReduceL2", Kind.DENY),
-        ("CumSum", Kind.DENY),
-        ("Cos", Kind.FIXED),
-        ("MatMul", Kind.ALLOW),
-    ],
-)
-def test_bfloat16_decisions(operator: str, kind: Kind) -> None:
-    """With float32's range sums are safe; what needs precision is no safer than before."""
-    assert _kind_of("bfloat16", operator)[0] is kind
-
-
-@pytest.mark.parametrize(
-    ("operator", "kind"),
-    [
-        ("Sum", Kind.INFER),  # TF AddN
-        ("ReduceSum", Kind.DENY),  # TF Sum
-        ("ReduceMean", Kind.DENY),  # TF Mean
-        ("GlobalAveragePool", Kind.DENY),
-        ("ReduceProd", Kind.INFER),  # TF Prod
-        ("Max", Kind.CLEAR),  # TF Maximum
-        ("ReduceMax", Kind.CLEAR),  # TF Max
-        ("Where", Kind.CLEAR),  # TF Select
-        ("NonZero", Kind.CLEAR),  # TF Where
-        ("ConvTranspose", Kind.ALLOW),  # TF Conv2DBackpropInput
-        ("Loop", Kind.CLEAR),
-        ("SequenceInsert", Kind.CLEAR),
-    ],
-)
-def test_tensorflow_names(operator: str, kind: Kind) -> None:
-    """TensorFlow's lists go by what its operators do, not by what they are called."""
-    assert _kind_of("tensorflow", operator) == (kind, False)
-
-
-@pytest.mark.parametrize("operator", ["Cast", "Constant", "Resize", "Sin", "CumSum", "Gelu"])
-def test_tensorflow_leaves_the_rest_out(operator: str) -> None:
-    """What Grappler does not list is on no list; and nothing there follows."""
-    found = operator_lists.load("tensorflow")
-    assert found.find("", operator) is None
-    assert not any(entry.follow for entry in found.entries.values())
+def test_decisions(name: str, said: str, operators: str) -> None:
+    """The operators that models are made of are where the design puts them; elsewhere on no list."""
+    found = operator_lists.load(name)
+    assert name != "tensorflow" or not any(entry.follow for entry in found.entries.values())
+    for operator in operators.split():
+        domain, _, op_type = operator.rpartition(":")
+        entry = found.find(domain, op_type)
+        told = f"{entry.kind.value}{' follow' * entry.follow}" if entry else ""
+        assert told == said, operator
 
 
 # ---- reading a file
@@ -260,134 +196,102 @@ def test_a_list_extends_its_neighbour(tmp_path: Path) -> None:
 BOMB = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghijkl"))
 """Aliases of aliases: ten to the eleventh values in 400 bytes."""
 
-WRONG = {
-    "not YAML": (
-        "allow:\n  MatMul: fast: very\n",
-        "mine.yaml:2: is not YAML: mapping values are not allowed here; put a text that",
-    ),
-    "nested beyond reason": ("[" * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
-    "nested beyond reason, as keys": ("? " * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
-    "alias": (f"a: &a [x]\n{BOMB}", "mine.yaml:1: has an anchor or an alias (&name, *name); write every"),
-    "alias as a key": ("? &a [x]\n: y\n? *a\n: z\n", "mine.yaml:1: has an anchor or an alias"),
-    "alias of itself": ("\na: &a [*a]\n", "mine.yaml:2: has an anchor or an alias"),
-    "alias of nothing": ("allow:\n  MatMul: *secret\n", "mine.yaml:2: has an anchor or an alias"),
-    "too large": ("#" * (LARGEST + 1), "mine.yaml: is larger than 262,144 bytes; give a smaller file"),
-    "a control character": ("name: x\ndeny: \x1b\n", "mine.yaml:2: is not YAML: a control character"),
-    "a key that is a mapping": ("? {a: b}\n: c\n", "mine.yaml:1: a key is not text"),
-    "a long key": (f"? {'k' * 200_000}\n: c\n", "mine.yaml:1: an unknown key; it can be name,"),
-    "empty": ("", "mine.yaml:1: the top level is not a mapping; it can be name, description,"),
-    "a list": ("\n- MatMul\n", "mine.yaml:2: the top level is not a mapping; it can be name,"),
-    "unknown key": ("alow:\n  MatMul: x\n", "mine.yaml:1: unknown key alow; did you mean allow?"),
-    "far from any key": ("precision: x\n", "mine.yaml:1: an unknown key; it can be name,"),
-    "a key that is a number": ("allow:\n  12: x\n", "mine.yaml:2: a key is not text"),
-    "a name that is no text": ("\nname: [x]\n", "mine.yaml:2: the name is not text"),
-    "a section that is a list": (
-        "deny:\n  - Exp\n",
-        "mine.yaml:1: the list deny is not a mapping; write each operator as MatMul: the reason",
-    ),
-    "no reason": ("deny:\n\n  Exp:\n", "mine.yaml:3: Exp gives no reason; write Exp: the reason"),
-    "empty reason": ("deny:\n  Exp: ' '\n", "mine.yaml:2: Exp gives no reason"),
-    "reason that is a number": ("deny:\n  Exp: 11.09\n", "mine.yaml:2: Exp gives no reason"),
-    "reason that is a list": ("deny:\n  Exp: [a]\n", "mine.yaml:2: Exp gives no reason"),
-    "follow alone": ("infer:\n  Add: {follow: true}\n", "mine.yaml:2: Add gives no reason"),
-    "unknown key of an entry": (
-        "infer:\n  Add:\n    reason: x\n    folow: true\n",
-        "mine.yaml:4: unknown key folow; did you mean follow?",
-    ),
-    "follow that is no truth value": (
-        "infer:\n  Add: {reason: x, follow: maybe}\n",
-        "mine.yaml:2: follow is not a truth value; write true or false",
-    ),
-    "follow on allow": (
-        "allow:\n  MatMul: {reason: x, follow: true}\n",
-        "mine.yaml:2: MatMul is on allow and says follow; only operators on infer can follow",
-    ),
-    "same key twice": (
-        "infer:\n  Add: x\n  Mul: y\n  Add: z\n",
-        "mine.yaml:4: Add is here and on line 2; keep one of them",
-    ),
-    "same section twice": (
-        "deny:\n  Exp: x\ndeny:\n  Pow: y\n",
-        "mine.yaml:3: deny is here and on line 1",
-    ),
-    "on two lists": (
-        "deny:\n  Exp: x\nallow:\n  Exp: y\n",
-        "mine.yaml:4: Exp is on two lists: deny on line 2 and allow here; keep one of them",
-    ),
-    "two names of one operator": (
-        "deny:\n  Exp: x\n  ai.onnx:Exp: y\n",
-        "mine.yaml:3: ai.onnx:Exp is on two lists: deny on line 2 and deny here; keep one of them",
-    ),
-    "misspelt": (
-        "allow:\n  MatMull: x\n",
-        "mine.yaml:2: there is no operator MatMull; did you mean MatMul?",
-    ),
-    "case": (
-        "allow:\n  matmul: x\n",
-        "mine.yaml:2: there is no operator matmul; did you mean MatMul?",
-    ),
-    "misspelt in onnxruntime's domain": (
-        "allow:\n  com.microsoft:FusedMatmul: x\n",
-        "there is no operator com.microsoft:FusedMatmul; did you mean com.microsoft:FusedMatMul?",
-    ),
-    "domain left out": (
-        "allow:\n  FusedMatMul: x\n",
-        "there is no operator FusedMatMul; did you mean com.microsoft:FusedMatMul?",
-    ),
-    "nothing like it": ("allow:\n  Zzyzx: x\n", "no operator Zzyzx; operators are case-sensitive"),
-    "no domain": ("allow:\n  ':MatMul': x\n", "operator :MatMul; write it as MatMul, or as domain"),
-    "extends nothing": (
-        "\nextends: defualt\n",
-        "mine.yaml:2: there is no list defualt to extend; did you mean default?; anything else is",
-    ),
-    "extends itself": (
-        "extends: mine.yaml\n",
-        "mine.yaml:1: the list extends itself: mine.yaml -> mine.yaml",
-    ),
-}
+WRONG = r"""
+allow:\n  MatMul: fast: very       | :2: is not YAML: mapping values are not allowed here; put a text that
+\na: &a [*a]                       | :2: has an anchor or an alias (&name, *name); write every
+? &a [x]\n: y\n? *a\n: z           | :1: has an anchor or an alias
+allow:\n  MatMul: *secret          | :2: has an anchor or an alias
+name: x\ndeny: \x1b                | :2: is not YAML: a control character
+? {a: b}\n: c                      | :1: a key is not text
+# what is no mapping of lists
+\n- MatMul                         | :2: the top level is not a mapping; it can be name,
+alow:\n  MatMul: x                 | :1: unknown key alow; did you mean allow?
+precision: x                       | :1: an unknown key; it can be name,
+allow:\n  12: x                    | :2: a key is not text
+\nname: [x]                        | :2: the name is not text
+deny:\n  - Exp                     | :1: the list deny is not a mapping; write each operator as MatMul:
+# entries
+deny:\n\n  Exp:                    | :3: Exp gives no reason; write Exp: the reason
+deny:\n  Exp: ' '                  | :2: Exp gives no reason
+deny:\n  Exp: 11.09                | :2: Exp gives no reason
+deny:\n  Exp: [a]                  | :2: Exp gives no reason
+infer:\n  Add: {follow: true}      | :2: Add gives no reason
+infer:\n  Add:\n    reason: x\n    folow: true | :4: unknown key folow; did you mean follow?
+infer:\n  Add: {reason: x, follow: maybe} | :2: follow is not a truth value; write true or false
+allow:\n  MatMul: {reason: x, follow: true} | :2: MatMul is on allow and says follow; only operators on infer
+infer:\n  Add: x\n  Mul: y\n  Add: z | :4: Add is here and on line 2; keep one of them
+deny:\n  Exp: x\ndeny:\n  Pow: y   | :3: deny is here and on line 1
+deny:\n  Exp: x\nallow:\n  Exp: y  | :4: Exp is on two lists: deny on line 2 and allow here; keep one of
+deny:\n  Exp: x\n  ai.onnx:Exp: y  | :3: ai.onnx:Exp is on two lists: deny on line 2 and deny here; keep
+# operators
+allow:\n  MatMull: x               | :2: there is no operator MatMull; did you mean MatMul?
+allow:\n  matmul: x                | :2: there is no operator matmul; did you mean MatMul?
+allow:\n  com.microsoft:FusedMatmul: x | no operator com.microsoft:FusedMatmul; did you mean
+allow:\n  FusedMatMul: x           | no operator FusedMatMul; did you mean com.microsoft:FusedMatMul?
+allow:\n  Zzyzx: x                 | no operator Zzyzx; operators are case-sensitive
+allow:\n  ':MatMul': x             | operator :MatMul; write it as MatMul, or as domain
+\nextends: defualt                 | :2: there is no list defualt to extend; did you mean default?; anything
+extends: mine.yaml                 | :1: the list extends itself: mine.yaml -> mine.yaml
+half: bfloat                       | :1: bfloat is not a half type; did you mean bfloat16?
+"""
+"""The text of a file, and what is said of it."""
+LONG = [
+    ("", "mine.yaml:1: the top level is not a mapping; it can be name, description,"),
+    ("[" * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
+    ("? " * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
+    (f"a: &a [x]\n{BOMB}", "mine.yaml:1: has an anchor or an alias (&name, *name); write every"),
+    ("#" * (LARGEST + 1), "mine.yaml: is larger than 262,144 bytes; give a smaller file"),
+    (f"? {'k' * 200_000}\n: c\n", "mine.yaml:1: an unknown key; it can be name,"),
+]
+ROWS = [row.rpartition(" | ") for row in WRONG.strip().splitlines() if " | " in row]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [*((text.rstrip().encode().decode("unicode_escape"), said.strip()) for text, _, said in ROWS), *LONG],
+    ids=range(len(ROWS) + len(LONG)),
+)
 def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     """Whatever is wrong in a file is one line with the file, the line, and what would help."""
     assert message in _refusal(_written(tmp_path, text))
 
 
-def test_the_error_carries_its_place(tmp_path: Path) -> None:
-    """File and line are fields of the error, for who wants to point there."""
-    path = _written(tmp_path, "allow:\n  MatMull: x\n")
+FILES = [
+    # lists that extend each other are told as the circle they are
+    (
+        {"mine.yaml": "extends: other.yaml", "other.yaml": "extends: mine.yaml"},
+        "other.yaml:1: the list extends itself: mine.yaml -> other.yaml -> mine.yaml",
+    ),
+    # what is wrong in an extended file is told with that file's name
+    (
+        {"mine.yaml": "extends: base.yaml", "base.yaml": "allow:\n  Exp:\n"},
+        "base.yaml:2: Exp gives no reason",
+    ),
+    ({}, "mine.yaml: there is no such list; it can be bfloat16, default"),
+    ({"mine.yaml": b"name: \xff"}, "mine.yaml: is not UTF-8 text; save it as UTF-8"),
+    ({"mine.yaml/in": ""}, "mine.yaml: is a folder, not a file; name a file in it"),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), FILES, ids=[message for _, message in FILES])
+def test_a_list_of_several_files_or_of_none(
+    tmp_path: Path, files: dict[str, str | bytes], message: str
+) -> None:
+    """An error names its file, and has it as a field, with its line."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    assert _refusal(tmp_path / "mine.yaml").startswith(message)
     with pytest.raises(ListError) as caught:
-        operator_lists.load(path)
-    assert (caught.value.file, caught.value.line) == (str(path), 2)
+        operator_lists.load(tmp_path / "mine.yaml")
+    file, line = re.match(r"([a-z.]+):(\d*)", message).groups()
+    assert (caught.value.file, caught.value.line) == (str(tmp_path / file), int(line or 0))
 
 
-def test_a_circle_of_lists(tmp_path: Path) -> None:
-    """Lists that extend each other are told as the circle they are."""
-    _written(tmp_path, "extends: mine.yaml\n", "other.yaml")
-    message = _refusal(_written(tmp_path, "extends: other.yaml\n"))
-    circle = "mine.yaml -> other.yaml -> mine.yaml"
-    assert message == f"other.yaml:1: the list extends itself: {circle}"
-
-
-def test_an_error_in_the_base_is_told_there(tmp_path: Path) -> None:
-    """What is wrong in an extended file is told with that file's name."""
-    _written(tmp_path, "allow:\n  Exp:\n", "base.yaml")
-    assert _refusal(_written(tmp_path, "extends: base.yaml\n")).startswith("base.yaml:2: Exp gives")
-
-
-def test_a_list_that_is_not_there(tmp_path: Path) -> None:
-    """Neither a shipped name nor a file: the shipped names are told."""
-    assert _refusal(tmp_path / "x.yaml").startswith("x.yaml: there is no such list; it can be bf")
+def test_a_shipped_list_that_is_misspelt() -> None:
+    """The nearest is told."""
     with pytest.raises(ListError, match=r"^tensorfow: .* did you mean tensorflow\?"):
         operator_lists.load("tensorfow")
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """A folder, or bytes that are no text, are refused as such."""
-    assert "is a folder, not a file; name a file in it" in _refusal(tmp_path)
-    path = tmp_path / "bytes.yaml"
-    path.write_bytes(b"name: \xff\n")
-    assert _refusal(path) == "bytes.yaml: is not UTF-8 text; save it as UTF-8"
 
 
 # ---- the user's flags
@@ -442,36 +346,33 @@ def test_shipped_lists_load_with_an_older_onnx() -> None:
 # ---- where the lists are
 
 
-@pytest.mark.parametrize("place", ["amp_rewrite/oplists", "oplists"])
-def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """The lists are found inside an installed package, and beside it in a checkout."""
-    (tmp_path / place).mkdir(parents=True)
-    _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
-    monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
-    )
-    assert operator_lists.folder() == tmp_path / place
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes folders, each with a list, beside a module that stands in for the installed one."""
+    module = tmp_path / "amp_rewrite" / "policy" / "operator_lists.py"
+    monkeypatch.setattr(operator_lists, "__file__", str(module))
+
+    def made(*places: str) -> Path:
+        for place in places:
+            (tmp_path / place).mkdir(parents=True)
+            _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
+        return tmp_path
+
+    return made
+
+
+@pytest.mark.parametrize("places", [["amp_rewrite/oplists"], ["oplists"], ["amp_rewrite/oplists", "oplists"]])
+def test_folder(installed: Callable[..., Path], places: list[str]) -> None:
+    """The lists are found inside an installed package, and beside it in a checkout; the package's own win."""
+    root = installed(*places)
+    assert operator_lists.folder() == root / places[0]
     assert operator_lists.names() == ("default",)
     assert operator_lists.load("default").entries.keys() == {("", "Exp")}
 
 
-def test_the_package_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside an installed package the folder may be anybody's: the package's own wins."""
-    for place in ("amp_rewrite/oplists", "oplists"):
-        (tmp_path / place).mkdir(parents=True)
-        _written(tmp_path / place, "name: x\n", "default.yaml")
-    monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
-    )
-    assert operator_lists.folder() == tmp_path / "amp_rewrite" / "oplists"
-
-
-def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder(installed: Callable[..., Path]) -> None:
     """Without lists anywhere both places are told; a stranger's `oplists` is not taken for ours."""
-    (tmp_path / "oplists").mkdir()
-    monkeypatch.setattr(
-        operator_lists, "__file__", str(tmp_path / "amp_rewrite" / "policy" / "operator_lists.py")
-    )
+    (installed() / "oplists").mkdir()
     with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
         operator_lists.load("default")
 
@@ -487,21 +388,3 @@ def test_the_half_type_of_a_list(tmp_path: Path) -> None:
     assert operator_lists.load(_written(tmp_path, "extends: default")).half == "float16"
     assert operator_lists.load(_written(tmp_path, "extends: default\nhalf: bfloat16")).half == "bfloat16"
     assert operator_lists.load(_written(tmp_path, "deny: {Exp: large}")).half == ""
-    said = _refusal(_written(tmp_path, "half: bfloat"))
-    assert said == "mine.yaml:1: bfloat is not a half type; did you mean bfloat16?"
-
-
-def test_a_list_for_the_other_half_type_is_warned_of() -> None:
-    """In a line with the two ways out; not where the types agree, nor of a list that is for neither."""
-    model, said = network(), "the list {} is for {}, and {} has another range and precision; give "
-
-    def told(half: str, lists: OpLists | str) -> list[str]:
-        warnings = analyze(model, Options(half=half, lists=lists)).report().warnings
-        return [warning for warning in warnings if warning.startswith("the list")]
-
-    other = said.format("default", "float16", "bfloat16")
-    assert told("bfloat16", "default") == [f"{other}`Options.half` float16, or `Options.lists` bfloat16"]
-    other = said.format("bfloat16", "bfloat16", "float16")
-    assert told("float16", "bfloat16") == [f"{other}`Options.half` bfloat16, or `Options.lists` default"]
-    assert told("bfloat16", "bfloat16") == told("float16", "tensorflow") == []
-    assert told("bfloat16", replace(operator_lists.load("default"), half="")) == []

@@ -19,25 +19,15 @@ from tests.test_cli import failure, run
 CUDA = "CUDAExecutionProvider"
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
-m (float[n, 4] x, int64[2] i) => (float[n, 4] y, int64[3] s) <float16[4, 4] w, float[4] b> {
-  [down] h = Cast <to = 10> (x)
-  [product] p = MatMul (h, w)
-  [up] f = Cast <to = 1> (p)
-  [bias] y = Add (f, b)
-  [join] s = Concat <axis = 0> (i, l)
-  l = Constant <value = int64[1] {1}> ()
-}"""
+m (float[n, 4] x, int64[2] i) => (float[n, 4] y, int64[3] s) <float16[4, 4] w, float[4] b, int64[1] l = {1}> {
+  [down] h = Cast <to = 10> (x) [product] p = MatMul (h, w) [up] f = Cast <to = 1> (p) [bias] y = Add (f, b)
+  [join] s = Concat <axis = 0> (i, l) }"""
 
 SAVED = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
 m (float[n, 4] x, int64[2] i) => (float[n, 4] y, int64[3] s) <float16[4, 4] w, float[4] b, int64[1] l> {
-  [down] h = Cast <to = 10> (x)
-  [product] p = com.microsoft.FusedMatMul <alpha = 0.5> (h, w)
-  [up] f = Cast <to = 1> (p)
-  [InsertedPrecisionFreeCast_f] g = Cast <to = 1> (p)
-  [bias] y = Add (f, b)
-  [Memcpy_token_4] c = MemcpyToHost (i)
-  [join] s = Concat <axis = 0> (c, l)
-}"""
+  [down] h = Cast <to = 10> (x) [product] p = com.microsoft.FusedMatMul <alpha = 0.5> (h, w)
+  [up] f = Cast <to = 1> (p) [InsertedPrecisionFreeCast_f] g = Cast <to = 1> (p) [bias] y = Add (f, b)
+  [Memcpy_token_4] c = MemcpyToHost (i) [join] s = Concat <axis = 0> (c, l) }"""
 
 VERIFY = "2026-01-01 [V:onnxruntime:, session_state.cc:1586 VerifyEachNodeIsAssignedToAnEp] "
 LOG = f"""
@@ -94,19 +84,11 @@ def test_types_of_the_saved_graph_are_inferred(tmp_path):
 
 def test_nodes_of_subgraphs_count(tmp_path):
     """Also where types come from outside."""
-    nodes = saved(
-        tmp_path,
-        """<ir_version: 8, opset_import: ["" : 17]>
-        m (bool c, float16[4] x) => (float16[4] y) {
-          y = If <then_branch = t () => (float16[4] a) { a = Relu (x) },
-                  else_branch = e () => (float16[4] b) { b = Neg (x) }> (c)
-        }""",
-    )
-    assert sorted((node.operator, node.precision) for node in nodes) == [
-        ("If", "float16"),
-        ("Neg", "float16"),
-        ("Relu", "float16"),
-    ]
+    source = """<ir_version: 8, opset_import: ["" : 17]> m (bool c, float16[4] x) => (float16[4] y) {
+      y = If <then_branch = t () => (float16[4] a) { a = Relu (x) },
+              else_branch = e () => (float16[4] b) { b = Neg (x) }> (c) }"""
+    nodes = {(node.operator, node.precision) for node in saved(tmp_path, source)}
+    assert nodes == {("If", "float16"), ("Neg", "float16"), ("Relu", "float16")}
 
 
 @pytest.fixture
@@ -124,6 +106,9 @@ def test_a_placement_counts(placed):
     assert (placed.float_casts, placed.inserted_casts) == (3, 1)
     assert placed.fused == {"com.microsoft:FusedMatMul": 1}
     assert OnCpu("Concat", "other", CpuReason.PREFERRED, 1) in placed.on_cpu
+    found = json.loads(json.dumps(placed.to_json()))
+    assert (found["loads"], found["nodes"], found["float_casts"]) == (True, 7, 3)
+    assert {"operator": "Concat", "precision": "other", "why": "preferred", "count": 1} in found["on_cpu"]
 
 
 def test_a_model_that_onnxruntime_saved_inserts_its_own_casts(tmp_path, log):
@@ -133,22 +118,26 @@ def test_a_model_that_onnxruntime_saved_inserts_its_own_casts(tmp_path, log):
     assert (found.inserted_casts, found.fused) == (0, {})
 
 
+def on_cpu(log, *nodes):
+    """What is on the CPU and why; of the nodes, those called `conv` and `s` are the model's."""
+    executed = [saved_graph.Executed(operator, name, ("float32",), ("float32",)) for operator, name in nodes]
+    parsed = placement.parse_log(log)
+    return placement.of(executed, parsed, placement.OwnNodes({}, {"conv", "s"}), cpu_asked=False).on_cpu
+
+
 def test_a_node_that_onnxruntime_moved_keeps_its_reason():
     """It appends `_token_7` to the name of a node that it moves past a Transpose, and adds nodes."""
-    log = placement.parse_log(
-        (
+    found = on_cpu(
+        [
             "kernel not found in registries for Op type: QLinearConv node name: conv",
             f"{VERIFY} Node(s) placed on [{CPU}]. Number of nodes: 2",
             f"{VERIFY}  QLinearConv (conv_token_7)",
             f"{VERIFY}  Transpose (Transpose_token_8)",
-        )
+        ],
+        ("com.microsoft:QLinearConv", "conv_token_7"),
+        ("Transpose", "Transpose_token_8"),
     )
-    nodes = [
-        saved_graph.Executed("com.microsoft:QLinearConv", "conv_token_7", ("float32",), ("uint8",)),
-        saved_graph.Executed("Transpose", "Transpose_token_8", ("uint8",), ("uint8",)),
-    ]
-    found = placement.of(nodes, log, placement.OwnNodes({}, {"conv"}), cpu_asked=False)
-    assert {group.operator: group.why for group in found.on_cpu} == {
+    assert {group.operator: group.why for group in found} == {
         "com.microsoft:QLinearConv": CpuReason.NO_KERNEL,
         "Transpose": CpuReason.INSERTED,
     }
@@ -156,26 +145,15 @@ def test_a_node_that_onnxruntime_moved_keeps_its_reason():
 
 def test_where_all_is_on_the_cpu_the_log_lists_nothing():
     """Then every node is on the CPU."""
-    log = placement.parse_log([f"{VERIFY} All nodes placed on [{CPU}]. Number of nodes: 1"])
-    node = saved_graph.Executed("STFT", "s", ("float32",), ("float32",))
-    found = placement.of([node], log, placement.OwnNodes({}, {"s"}), cpu_asked=False)
-    assert found.on_cpu == (OnCpu("STFT", "float32", CpuReason.UNSAID, 1),)
-
-
-def test_a_placement_is_json(placed):
-    """Totals beside what they are made of; reasons as words."""
-    found = json.loads(json.dumps(placed.to_json()))
-    assert (found["loads"], found["nodes"], found["float_casts"]) == (True, 7, 3)
-    assert {"operator": "Concat", "precision": "other", "why": "preferred", "count": 1} in found["on_cpu"]
+    found = on_cpu([f"{VERIFY} All nodes placed on [{CPU}]. Number of nodes: 1"], ("STFT", "s"))
+    assert found == (OnCpu("STFT", "float32", CpuReason.UNSAID, 1),)
 
 
 def test_a_model_on_the_cpu_from_python():
     """onnxruntime itself says what it executes: here the CPU provider has no half kernel for MatMul."""
     pytest.importorskip("onnxruntime")
-    found = measure_placement(
-        text.model("g (float16[2, 4] x) => (float16[2, 4] y) <float16[4, 4] w> { y = MatMul (x, w) }"),
-        Device.CPU,
-    )
+    source = "g (float16[2, 4] x) => (float16[2, 4] y) <float16[4, 4] w> { y = MatMul (x, w) }"
+    found = measure_placement(text.model(source), Device.CPU)
     assert (found.refused, found.full) == ("", {"MatMul": 1})
     assert found.inserted_casts >= 1
 
@@ -186,12 +164,7 @@ def files(tmp_path):
     pytest.importorskip("onnxruntime")
     good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
     onnx.save(text.model("g (float[2, 4] x) => (float[2, 4] y) { h = Relu (x) y = Exp (h) }"), good)
-    onnx.save(
-        parser.parse_model(
-            '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = NoSuch (x) }'
-        ),
-        bad,
-    )
+    onnx.save(text.unchecked("g (float[2] x) => (float[2] y) { y = NoSuch (x) }"), bad)
     return good, bad
 
 
@@ -221,13 +194,9 @@ def test_without_cuda_it_is_said(files, monkeypatch):
     assert measure_placement(files[0]).nodes == 2
 
 
-def test_flags_of_a_run_need_one(tmp_path):
-    """Where nothing is run they would have no effect."""
+def test_bad_input(tmp_path):
+    """One line and exit code 2: flags of a run where nothing is run, and a model that is not there."""
+    pytest.importorskip("onnxruntime")
     line = failure("placement", tmp_path / "m.onnx", "--dim", "n=3", "--provider", "cpu")
     assert "--dim has no effect without --run; add --run" in line
-
-
-def test_a_model_that_is_not_there_is_bad_input(tmp_path):
-    """One line and exit code 2."""
-    pytest.importorskip("onnxruntime")
     assert "there is no such file" in failure("placement", tmp_path / "no.onnx", "--provider", "cpu")

@@ -5,15 +5,14 @@ import functools
 import json
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import parser
 
-from amp_rewrite import Options, analyze, demo, measure_placement, rewrite
+from amp_rewrite import Options, demo, measure_placement, rewrite
 from amp_rewrite.errors import AmpRewriteError, MissingPackageError
 from amp_rewrite.placement import placing, tensorrt
-from tests import real_models
+from tests import real_models, text
 from tests.commands import failure, run
 
 
@@ -51,49 +50,13 @@ BETWEEN = """<ir_version: 10, opset_import: ["": 22]>
     a = Conv (x, w) [op] b = {} y = Conv (b, w) }}"""
 
 
-def is_half(model, options):
-    """Whether the node `op` of a model is half."""
-    found = analyze(model, options)
-    return any(found.painting.is_half(unit.index) for unit in found.graph.units if unit.node.name == "op")
-
-
-@pytest.mark.parametrize(
-    ("node", "half", "expected"),
-    [
-        ("HardSwish (a)", "float16", True),
-        ("HardSwish (a)", "bfloat16", False),
-        ("ConvTranspose (a, w)", "float16", True),
-        ("ConvTranspose (a, w)", "bfloat16", False),
-        ("Relu (a)", "bfloat16", True),
-    ],
-)
-def test_the_table_is_what_tensorrt_takes(node, half, expected):
-    """A node is half where TensorRT compiles it so; `any` gives it half all the same."""
-    model = parser.parse_model(BETWEEN.format(node))
-    for target, answer in (("tensorrt", expected), ("any", True)):
-        assert is_half(model, Options(half=half, target=target)) is answer
-
-
-def recurrent(operator, gates, inputs="x, w, r, b", between="x = Identity (s)"):
-    """A recurrent node of two inputs and hidden units, with stored weights, behind a sequence of three."""
-    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 22]>
-      g (float[3, 1, 2] s) => (float[3, 1, 1, 2] y)
-      <float[2, 2] k = {{1, 2, 3, 4}}, float[1, 6] p = {{1, 2, 3, 4, 5, 6}}> {{
-        {between} [op] y = {operator} <hidden_size = 2> ({inputs}) }}""")
-    for name, shape in (("w", (1, 2 * gates, 2)), ("r", (1, 2 * gates, 2)), ("b", (1, 4 * gates))):
-        values = np.linspace(-1, 1, np.prod(shape), dtype=np.float32).reshape(shape)
-        model.graph.initializer.append(numpy_helper.from_array(values, name))
-    return model
-
-
-PEEPHOLES = "x, w, r, b, , , , p"
-BEHIND = "a = MatMul (s, k) t = Transpose <perm = [1, 0, 2]> (a) x = Transpose <perm = [1, 0, 2]> (t)"
-
-
-@pytest.mark.parametrize(("inputs", "expected"), [("x, w, r, b", True), (PEEPHOLES, False)])
-def test_an_lstm_with_peepholes_stays_float32(inputs, expected):
-    """TensorRT multiplies peepholes in float32, and selects between that and half, which it refuses."""
-    assert is_half(recurrent("LSTM", 4, inputs), Options(target="tensorrt")) is expected
+def recurrent(operator, gates, peepholes=""):
+    """A recurrent node of two inputs and hidden units behind a product."""
+    return text.model(f"""<ir_version: 10, opset_import: ["": 22]>
+      g (float[3, 1, 2] s) => (float[3, 1, 1, 2] y) <float[2, 2] k, float[1, 6] p, float[1, {2 * gates}, 2] w,
+      float[1, {2 * gates}, 2] r, float[1, {4 * gates}] b> {{
+        a = MatMul (s, k) t = Transpose <perm = [1, 0, 2]> (a) x = Transpose <perm = [1, 0, 2]> (t)
+        [op] y = {operator} <hidden_size = 2> (x, w, r, b{peepholes}) }}""")
 
 
 @needs_tensorrt
@@ -105,8 +68,8 @@ def test_an_lstm_with_peepholes_stays_float32(inputs, expected):
     [
         demo.network(),
         parser.parse_model(BETWEEN.format("HardSwish (a)")),
-        recurrent("LSTM", 4, PEEPHOLES, BEHIND),
-        recurrent("GRU", 3, between=BEHIND),
+        recurrent("LSTM", 4, ", , , , p"),
+        recurrent("GRU", 3),
     ],
     ids=["demo", "hard swish", "peepholes", "gru"],
 )
@@ -150,25 +113,17 @@ def test_the_command(tmp_path):
     assert [each["loads"] for each in models] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--run",), "--run has no effect with --provider tensorrt"),
-        (("--samples", "2", "--seed", "1"), "--seed and --samples have no effect with --provider tensorrt"),
-    ],
-)
-def test_flags_of_runs_are_refused(tmp_path, flags, message):
-    """TensorRT runs nothing here."""
+def test_what_is_refused_without_tensorrt(tmp_path, monkeypatch):
+    """Flags of runs, as it runs nothing; what is neither a device nor TensorRT; missing packages, by name."""
     onnx.save(demo.network(), tmp_path / "m.onnx")
-    assert message in failure("placement", tmp_path / "m.onnx", "--provider", "tensorrt", *flags)
-
-
-def test_missing_packages_are_one_line(tmp_path, monkeypatch):
-    """Without the packages the command says how to install them."""
-    onnx.save(demo.network(), tmp_path / "m.onnx")
+    asked = ("placement", tmp_path / "m.onnx", "--provider", "tensorrt")
+    assert "--run has no effect with --provider tensorrt" in failure(*asked, "--run")
+    two = failure(*asked, "--samples", "2", "--seed", "1")
+    assert "--seed and --samples have no effect with --provider tensorrt" in two
+    with pytest.raises(AmpRewriteError, match="tensorrt"):
+        measure_placement(demo.network(), "tpu")
     monkeypatch.setattr(tensorrt.importlib.util, "find_spec", lambda _: None)
-    line = failure("placement", tmp_path / "m.onnx", "--provider", "tensorrt")
-    assert "pip install tensorrt-rtx-cu13-bindings" in line
+    assert "pip install tensorrt-rtx-cu13-bindings" in failure(*asked)
 
 
 SMALL = """ultraface_rfb320 bigru_tagger.legacy dynamo_cond_scan.dynamo plcmos_v2 yolos_tiny.legacy
@@ -192,15 +147,9 @@ def test_real_models_build(place, name, tmp_path):
         assert result.nodes <= 1.02 * original.nodes + result.float_casts
 
 
-def test_an_unknown_device_is_refused():
-    """`measure_placement` knows devices and TensorRT."""
-    with pytest.raises(AmpRewriteError, match="tensorrt"):
-        measure_placement(demo.network(), "tpu")
-
-
 @needs_tensorrt
 def test_a_rewrite_is_checked_before_it_is_written(tmp_path):
-    """A result that TensorRT compiles is written; of one that it refuses the node is named."""
+    """What TensorRT compiles is written; of a result or a model that it refuses the node is named."""
     good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
     onnx.save(demo.network(), good)
     onnx.save(parser.parse_model(BETWEEN.format("HardSwish (a)")), bad)
@@ -215,16 +164,9 @@ def test_a_rewrite_is_checked_before_it_is_written(tmp_path):
     assert "TensorRT refuses the result: HardSwish 'op'" in line
     assert "--keep-full" in line
     assert not (tmp_path / "none.onnx").exists()
-
-
-@needs_tensorrt
-def test_a_model_that_tensorrt_refuses_itself(tmp_path):
-    """Then the check says so, and what is wrong with the model."""
-    path = tmp_path / "m.onnx"
-    onnx.save(parser.parse_model(REFUSED), path)
-    assert "TensorRT refuses the model itself: Celu 'odd'" in failure(
-        path, "-o", tmp_path / "n.onnx", "--to", "bfloat16", "--require", "tensorrt"
-    )
+    onnx.save(parser.parse_model(REFUSED), bad)
+    line = failure(bad, "-o", tmp_path / "none.onnx", "--to", "bfloat16", "--require", "tensorrt")
+    assert "TensorRT refuses the model itself: Celu 'odd'" in line
 
 
 def test_the_engine_computes_what_the_emulation_does(tmp_path, monkeypatch):

@@ -3,13 +3,22 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
-from amp_rewrite import Options, Pins, certify, emulate, training
-from amp_rewrite.errors import ModelError, OptionError, SpecError
+from amp_rewrite import Options, Pins, certify, training
+from amp_rewrite.errors import OptionError, SpecError
 from amp_rewrite.options import ExternalData
+from amp_rewrite.training import (
+    DynamicLossScale,
+    Pair,
+    TrainSpec,
+    find_spec,
+    insert_loss_scale,
+    rewrite_train_step,
+)
 from tests import text, train_steps
-from tests.train_steps import batches, source, start, step, train
+from tests.refusals import refusal
+from tests.train_steps import MOVES, NEW, STATE, batches, source, start, step, train
 
 ARTEFACT = """<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
   training (float[8, 4] x, float[8, 3] y, float[4, 3] w, float[4, 3] w_buffer, bool[1] lazy_reset_grad)
@@ -22,12 +31,135 @@ ARTEFACT = """<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
   }"""
 
 
-def test_artefacts_are_refused_with_the_reason():
-    """What onnxruntime-training makes runs on one old version alone, and has no half kernels."""
-    with pytest.raises(
-        ModelError, match=r"an artefact of onnxruntime-training \(InPlaceAccumulatorV2, ReluGrad\)"
-    ):
-        training.rewrite_train_step(text.unchecked(ARTEFACT))
+TWO_LOSSES = source(
+    f"{MOVES} t2 = Mul (p, p)  other = ReduceMean <keepdims = 0> (t2)",
+    new=f"{NEW}, float other",
+    loss="total",
+)
+TWO_SEEDS = source(
+    """e1 = Mul (r, second)  f1 = MatMul (xt, e1)  both = Add (dw1, f1)
+  a1 = Mul (lr, both)  w1_new = Sub (w1, a1)  a2 = Mul (lr, dw2)  w2_new = Sub (w2, a2)""",
+    stored="float loss_grad = {1.0}, float second = {0.5}",
+)
+NO_GRADIENT = """<ir_version: 8, opset_import: ["" : 18]>
+  step (float[8, 4] x, float[4, 3] w) => (float loss, float[4, 3] w_new) {
+    p = MatMul (x, w)  loss = ReduceMean <keepdims = 0> (p)  w_new = Identity (w) }"""
+NO_STATE = """<ir_version: 8, opset_import: ["" : 18]>
+  net (float[8, 4] x, float[4, 3] w) => (float[8, 3] p, float s) {
+    p = MatMul (x, w)  s = ReduceMean <keepdims = 0> (p) }"""
+NO_LOSS = """<ir_version: 8, opset_import: ["" : 18]>
+  net (float[8, 4] x, float[4, 3] w) => (float[8, 3] p) { p = MatMul (x, w) }"""
+TWINS = source(
+    """g = Add (w1, v1)  a1 = Mul (lr, dw1)  q = Sub (g, a1)  a2 = Mul (lr, dw2)  q2 = Sub (w2, a2)""",
+    f"{STATE}, float[4, 16] v1", "float[4, 16] q, float[16, 3] q2",
+)  # fmt: skip
+
+
+IN_BODY = source(stored="float loss_grad = {1.0}, bool yes = {1}").replace(
+    "dw2 = MatMul (rt, dp)",
+    """dw2 = If (yes) <then_branch = t () => (float[16, 3] o) <float inner = {1.0}>
+    { di = Mul (dm, inner) o = MatMul (rt, di) },
+    else_branch = e () => (float[16, 3] q) { q = Identity (w2) }>""",
+)
+"""A step whose backward pass is inside a branch."""
+STEPS = [
+    (TWO_LOSSES, {}, "several outputs may be the loss: 'total', 'other'"),
+    (TWO_SEEDS, {}, "'f1' reach the state without the scale of the seed"),
+    (TWO_SEEDS, {"gradients": ["both", "dw2"]}, "the gradients 'both' are not linear in the seed"),
+    (TWO_SEEDS, {"seed": "loss_grad"}, "'f1' reach the state without the scale of the seed 'loss_grad'"),
+    (NO_GRADIENT, {}, "its state is updated without a backward pass"),
+    (NO_STATE, {}, "no output is the new value of an input"),
+    (NO_LOSS, {}, "no output is a floating-point scalar that a product leads to"),
+    (TWINS, {}, "the output 'q' may be the new state of several inputs: 'w1', 'v1'"),
+    (source(), {"loss": "nothing"}, "the loss 'nothing' is not an output"),
+    (source(), {"seed": "nothing"}, "the seed 'nothing' is not a value of the model"),
+    (source(), {"seed": "pos"}, "the seed 'pos' is no floating-point tensor"),
+    (source(), {"seed": "lr_"}, "the seed 'lr_' is not a value of the model"),
+    (source(), {"seed": "h"}, "the seed 'h' starts no backward pass"),
+    (source(), {"state": [("w1", "w2_new")]}, "the state w1 -> w2_new has two types or shapes"),
+    (source(), {"state": [("w", "w2_new")]}, "names an input 'w' that the model does not have"),
+    (source(), {"gradients": ["w1"]}, "the gradient 'w1' is not a value that a node"),
+]  # fmt: skip
+
+
+def _at_opset_8():
+    model = step(source(opset=9))
+    model.opset_import[0].version = 8
+    return model
+
+
+def _with_a_preview():
+    """A step with an operator of ai.onnx.preview.training, which runs nowhere."""
+    model, domain = step(), "ai.onnx.preview.training"
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    model.graph.node.append(helper.make_node("Gradient", ["x"], ["gx"], domain=domain, xs=["x"], y="loss"))
+    return model
+
+
+@pytest.mark.parametrize(("written", "said", "problem"), STEPS)
+def test_what_is_no_clear_step_is_named(written, said, problem):
+    """An error says what is missing, or lists the candidates, and what would help."""
+    with pytest.raises(SpecError) as caught:
+        find_spec(step(written), **said)
+    assert problem in str(caught.value)
+    assert caught.value.remedy
+
+
+REFUSED = [
+    (lambda: insert_loss_scale(step(), None, 0.5), "0.5 is not a number from 1"),
+    (lambda: insert_loss_scale(step(), None, float("inf")), "inf is not a loss scale"),
+    (lambda: insert_loss_scale(step(), None, "often"), "'often' is not a loss scale"),
+    (lambda: insert_loss_scale(step(), None, True), "True is not a loss scale"),
+    (lambda: insert_loss_scale(step(), None, None), "no loss scale is asked for"),
+    (lambda: insert_loss_scale(_at_opset_8()), "needs opset 9, and the model has 8"),
+    (lambda: insert_loss_scale(insert_loss_scale(step()).model), "has a loss scale already"),
+    (lambda: training.initial_state(step()), "no loss scale of ours"),
+    (
+        lambda: rewrite_train_step(step(), to="float8"),
+        "'float8' is not one of float16, bfloat16, mixed_float16",
+    ),
+    (lambda: rewrite_train_step(step(), implementation="magic"), "'magic' is not one of graph_rewrite, cast"),
+    (lambda: rewrite_train_step(step(), loss_scale=None, skip_nonfinite=True), "is for a loss scale"),
+    (lambda: rewrite_train_step(step(), options=Options(io="half")), "would make master weights half"),
+    (lambda: rewrite_train_step(step(), options=Options(keep_functions=True)), "hides the backward pass"),
+    (lambda: rewrite_train_step(step(), options=Options(storage_only=True)), "not for master weights"),
+    (lambda: rewrite_train_step(step(), spec="loss"), "'loss' is not of type TrainSpec"),
+    (
+        lambda: rewrite_train_step(text.unchecked(ARTEFACT)),
+        "an artefact of onnxruntime-training (InPlaceAccumulatorV2, ReluGrad)",
+    ),
+    (lambda: find_spec(_with_a_preview()), "Gradient of ai.onnx.preview.training: no"),
+    (lambda: find_spec(step(IN_BODY), seed="inner"), "'inner' is inside the body of a node"),
+    (lambda: find_spec(step(IN_BODY)), "'dw2' reach the state without the scale"),
+]
+
+
+@pytest.mark.parametrize(("call", "problem"), REFUSED, ids=[problem for _, problem in REFUSED])
+def test_what_is_refused(call, problem):
+    """An error names the argument, or the part of the step."""
+    assert problem in refusal(call)
+
+
+@pytest.mark.parametrize("arguments", [(0.5,), (2, 0), (2, 1, 1), (2, 1, float("nan")), (2, 1.5)])
+def test_what_is_no_dynamic_scale(arguments):
+    """Scales and multipliers are at least 1, periods whole."""
+    with pytest.raises(OptionError):
+        DynamicLossScale(*arguments)
+
+
+@pytest.mark.parametrize("state", [5, [("a",)], [(1, 2)], "ab", ["a=b", "a=c"], ["a=c", "b=c"]])
+def test_what_is_no_state(state):
+    """Pairs of names, each once; a mapping and texts are pairs as well."""
+    with pytest.raises(OptionError):
+        TrainSpec("loss", "seed", state)
+    assert TrainSpec("l", "s", {"a": "b"}).state == TrainSpec("l", "s", ["a=b"]).state == (Pair("a", "b"),)
+
+
+def test_what_a_step_has_stays():
+    """Its loss scale, where no other is asked for; and an opset of 8 takes a fixed one."""
+    half = rewrite_train_step(insert_loss_scale(step()).model, loss_scale=None)
+    assert training.initial_state(half.model) == {"loss_scale": 2**15, "good_steps": 0}
+    assert insert_loss_scale(_at_opset_8(), None, 8).step.frontier == ("dw2", "dw1")
 
 
 def test_a_scale_goes_into_artefacts():
@@ -41,90 +173,34 @@ def test_a_scale_goes_into_artefacts():
     assert list(unscale.input) == ["w_grad", "loss_scale__reciprocal"]
 
 
-def _in_body():
-    """A step whose backward pass is inside a branch."""
-    model = step()
-    inner = helper.make_graph(
-        [
-            helper.make_node("Mul", ["dm", "inner_seed"], ["di"]),
-            helper.make_node("MatMul", ["rt", "di"], ["dw2_inner"]),
-        ],
-        "then",
-        [],
-        [helper.make_tensor_value_info("dw2_inner", TensorProto.FLOAT, [16, 3])],
-        [onnx.numpy_helper.from_array(np.asarray(1.0, np.float32), "inner_seed")],
-    )
-    other = helper.make_graph(
-        [helper.make_node("Identity", ["w2"], ["same"])],
-        "else",
-        [],
-        [helper.make_tensor_value_info("same", TensorProto.FLOAT, [16, 3])],
-    )
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(True), "yes"))
-    for node in model.graph.node:
-        if "dw2" in node.output:
-            node.CopyFrom(helper.make_node("If", ["yes"], ["dw2"], then_branch=inner, else_branch=other))
-    return model
-
-
-def test_a_seed_inside_a_body_is_refused():
-    """None can be scaled there, and the error says so; what is beside it is named as unscaled."""
-    with pytest.raises(SpecError, match="'inner_seed' is inside the body of a node"):
-        training.find_spec(_in_body(), seed="inner_seed")
-    with pytest.raises(SpecError, match="'dw2' reach the state without the scale"):
-        training.find_spec(_in_body())
-
-
 def test_weights_in_a_file_of_their_own(tmp_path):
-    """External data stays external, and the values are what they were."""
-    model = step(
-        source(
-            forward="xe = Mul (x, mask)  h = MatMul (xe, w1)",
-            stored="float loss_grad = {1.0}, float[8, 4] mask",
-        )
+    """A path is written to where it is said; the original and its data stay, as do the values."""
+    stored = "float loss_grad = {1.0}, float[8, 4] mask"
+    model = step(source(forward="xe = Mul (x, mask)  h = MatMul (xe, w1)", stored=stored))
+    path, scaled, half = (tmp_path / name for name in ("m.onnx", "s.onnx", "h.onnx"))
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="m.data")
+    given, model = path.read_bytes(), onnx.load(path)
+    assert insert_loss_scale(path, output=scaled).model == scaled
+    before, after = (
+        train(each, find_spec(scaled), start(model), batches(model, 2)) for each in (model, onnx.load(scaled))
     )
-    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
-    model = onnx.load(tmp_path / "m.onnx")
-    out = tmp_path / "s.onnx"
-    training.insert_loss_scale(tmp_path / "m.onnx", output=out)
-    spec, fed = training.find_spec(out), batches(model, 2)
-    before, after = train(model, spec, start(model), fed), train(onnx.load(out), spec, start(model), fed)
     assert before.losses == after.losses
-    assert {path.name for path in tmp_path.iterdir()} >= {"m.onnx", "m.data", "s.onnx"}
-    half = training.rewrite_train_step(
-        tmp_path / "m.onnx", options=Options(external_data=ExternalData("always")), output=tmp_path / "h.onnx"
-    )
-    assert half.report.ok
-    with pytest.raises(OptionError, match="holds weights of the input"):
-        training.insert_loss_scale(tmp_path / "m.onnx", output=tmp_path / "m.data", force=True)
-
-
-def test_a_scale_goes_into_what_is_half_already():
-    """Into a step that was made half without one: small gradients survive, in the precision of the seed."""
-    model = train_steps.weighted(step(), 1e-8)
-    half = training.rewrite_train_step(model, loss_scale=None).model
-    result = training.insert_loss_scale(half, None, 2.0**14)
-    assert result.broken == ()
-    fed = [{**batch, "lr": np.asarray(1e6, np.float32)} for batch in batches(model, 2)]
-    spec = result.step.spec
-    moved = [
-        train(made, spec, start(model), fed).state["w1"] - start(model)["w1"]
-        for made in (model, emulate(half), emulate(result.model))
-    ]
-    assert np.abs(moved[1]).max() < 0.1 * np.abs(moved[0]).max()
-    assert np.abs(moved[2] - moved[0]).max() < 0.01 * np.abs(moved[0]).max()
+    external = Options(external_data=ExternalData("always"))
+    assert rewrite_train_step(path, options=external, output=half).report.ok
+    assert training.initial_state(half) == {"loss_scale": 2**15, "good_steps": 0}
+    assert (path.read_bytes(), (tmp_path / "m.data").exists()) == (given, True)
+    assert "a path needs an output" in refusal(insert_loss_scale, path)
+    told = refusal(insert_loss_scale, path, output=tmp_path / "m.data", force=True)
+    assert "holds weights of the input" in told
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
 def test_seeds_of_other_types(dtype):
     """The seed and the gradients keep their types; they are scaled in float32 at least."""
-    written = source(
-        seeded=f"low = Cast <to = {TensorProto.FLOAT16 if dtype == 'float16' else TensorProto.DOUBLE}> (dm)  "
-        f"dl = Mul (low, loss_grad)  dp = Cast <to = 1> (dl)",
-        stored=f"{dtype} loss_grad",
-    )
+    low = f"low = Cast <to = {10 if dtype == 'float16' else 11}> (dm)"
+    seeded = f"{low} dl = Mul (low, loss_grad) dp = Cast <to = 1> (dl)"
     ones = {"loss_grad": np.ones((), dtype)}
-    model = text.model(written.replace(f"{dtype} loss_grad", f"{dtype} loss_grad"), ones)
+    model = text.model(source(seeded=seeded, stored=f"{dtype} loss_grad"), ones)
     result = training.insert_loss_scale(model, None, training.DynamicLossScale(4.0, 2))
     assert result.broken == ()
     fed = batches(model, 4)
@@ -145,69 +221,6 @@ def test_pins_and_lists_count_as_ever():
     assert kept.report.nodes.half < training.rewrite_train_step(model).report.nodes.half
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ({"to": "float8"}, "'float8' is not one of float16, bfloat16, mixed_float16"),
-        ({"implementation": "magic"}, "'magic' is not one of graph_rewrite, casting"),
-        ({"loss_scale": None, "skip_nonfinite": True}, "is for a loss scale"),
-        ({"options": Options(io="half")}, "would make master weights half"),
-        ({"options": Options(keep_functions=True)}, "hides the backward pass"),
-        ({"options": Options(storage_only=True)}, "not for master weights"),
-        ({"spec": "loss"}, "'loss' is not of type TrainSpec"),
-    ],
-)
-def test_what_arguments_cannot_be(arguments, problem):
-    """An error names the argument."""
-    with pytest.raises(OptionError) as caught:
-        training.rewrite_train_step(step(), **arguments)
-    assert problem in str(caught.value)
-
-
-def test_an_old_opset_is_told():
-    """A dynamic scale needs opset 9."""
-    model = step(source(opset=9))
-    model.opset_import[0].version = 8
-    for node in [node for node in model.graph.node if node.op_type == "Greater"]:
-        node.op_type = "Greater"
-    with pytest.raises(SpecError, match="needs opset 9, and the model has 8"):
-        training.insert_loss_scale(model)
-
-
-def test_opset_8_takes_a_fixed_scale():
-    """Which needs no more than a Mul that broadcasts."""
-    model = step(source(opset=9))
-    model.opset_import[0].version = 8
-    assert training.insert_loss_scale(model, None, 8).step.frontier == ("dw2", "dw1")
-
-
-BRANCHED = train_steps.MOVES.replace(
-    "a1 = Mul (lr, dw1)",
-    """yes = Greater (lr, zero)
-  a1 = If (yes) <then_branch = t () => (float[4, 16] o) { o = Mul (lr, dw1) },
-                 else_branch = e () => (float[4, 16] p2) { p2 = Neg (dw1) }>""",
-)
-BUFFERED = source(state=f"{train_steps.STATE}, float[4, 16] g", new=f"{train_steps.NEW}, float[4, 16] dw1")
-ODD = {
-    "a gradient is the state itself": (BUFFERED, [("w1", "w1_new"), ("w2", "w2_new"), ("g", "dw1")], ()),
-    "gradients without an optimiser": (source("", new="float[4, 16] dw1"), (), ("dw1",)),
-    "an optimiser in a branch": (source(BRANCHED), [("w1", "w1_new"), ("w2", "w2_new")], ()),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_steps_bit_for_bit(name):
-    """The frontier is an output, the only output, or in a body: no bit changes."""
-    written, state, gradients = ODD[name]
-    model, spec = step(written), training.TrainSpec("loss", "loss_grad", state, gradients)
-    result = training.insert_loss_scale(model, spec, training.DynamicLossScale(64, 2))
-    assert result.broken == ()
-    fed = batches(model, 3)
-    before, after = (train(m, spec, start(model), fed) for m in (model, result.model))
-    for old, new in zip(before.outputs, after.outputs, strict=True):
-        assert all((old[key] == new[key]).all() for key in old)
-
-
 @pytest.mark.parametrize("implementation", ["graph_rewrite", "casting"])
 def test_the_certificate_covers_the_rest(implementation):
     """A rewritten step is proved to be the scaled one but for precision."""
@@ -215,15 +228,6 @@ def test_the_certificate_covers_the_rest(implementation):
     half = training.rewrite_train_step(model, implementation=implementation)
     assert certify(training.insert_loss_scale(model).model, half.model).proved
     assert not certify(training.insert_loss_scale(model, None, 128).model, half.model).proved
-
-
-def test_one_scale_is_enough():
-    """A second one is refused; without one, what a step has stays."""
-    scaled = training.insert_loss_scale(step()).model
-    with pytest.raises(SpecError, match="has a loss scale already"):
-        training.insert_loss_scale(scaled)
-    half = training.rewrite_train_step(scaled, loss_scale=None)
-    assert training.initial_state(half.model) == {"loss_scale": 2**15, "good_steps": 0}
 
 
 def test_a_loss_without_a_shape():

@@ -3,12 +3,10 @@
 What is predicted of them: one kernel where onnxruntime fuses them, else one for each node.
 """
 
-import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
-import amp_rewrite
 from amp_rewrite import pipeline
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.policy.options import Options, Pins
@@ -33,59 +31,6 @@ def test_a_norm_is_one_decision(spelling):
     result = pipeline.rewrite(model)
     text.agree(model, result.model, 3e-2)
     assert pipeline.rewrite(result.model).model == result.model
-
-
-LENGTHS = """g (float[4,8] x) => (float[4,8] y)
-<float[8,8] w, float least = {1e-12}, int64[2] s> {
-    a = MatMul (x, w)
-    n = ReduceL2 <axes = [-1]> (a)
-    b = BOUND
-    e = Expand (b, s)
-    d = Div (a, e)
-    y = MatMul (d, w)
-}"""
-CLIP = LENGTHS.replace("BOUND", "Clip (n, least)")
-
-
-def test_a_length_has_the_type_of_its_data():
-    """One kernel squares and sums in float32, so nothing is cast; a bound that half would make 0 is half's
-    least number, and zeros stay zeros.
-    """
-    weights = {"s": np.array([4, 8]), "w": np.eye(8, dtype=np.float32)}
-    model = text.model(CLIP, weights)
-    result = text.rewritten(model)
-    assert text.nodes(result.model) == [
-        "x__float16 = Cast(x)",
-        "a = MatMul(x__float16, w)",
-        "n = ReduceL2(a)",
-        "b = Clip(n, least)",
-        "e = Expand(b, s)",
-        "d = Div(a, e)",
-        "y__float16 = MatMul(d, w)",
-        "y = Cast(y__float16)",
-    ]
-    assert text.stored(result.model)["least"] == np.float16(2**-24)
-    assert result.report.flushed == 0
-    feeds = {"x": np.outer([0, 1e-3, 1, 6e3], np.linspace(0.5, 1, 8)).astype(np.float32)}
-    verdict = amp_rewrite.verify(model, result.model, [feeds])
-    assert verdict.ok, verdict
-
-
-@pytest.mark.parametrize(
-    ("graph", "options"),
-    [
-        (CLIP, Options(target="any")),  # its kernel may square in half
-        (CLIP, Options(half="bfloat16")),  # no kernel
-        (CLIP.replace("[4,8] y)", "[4,8] y, float[4,1] n)"), Options()),
-        (LENGTHS.replace("BOUND", "Add (n, least)"), Options()),  # the least number would be added
-        (CLIP.replace("y = MatMul (d, w)", "f = Max (a, least) g = Mul (d, f) y = MatMul (g, w)"), Options()),
-    ],
-    ids=["squares", "kernel", "output", "added", "read elsewhere"],
-)
-def test_a_length_that_stays(graph, options):
-    """Its parts are float32, together."""
-    halves = text.in_half(graph, options, weights={"s": np.array([4, 8])})
-    assert halves.isdisjoint(("n", "b", "e", "d")), halves
 
 
 DEMANDS = {
