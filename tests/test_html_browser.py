@@ -119,7 +119,7 @@ class Shown:
 
 def test_a_comparison_as_it_opens(browser, demo_report):
     """No error, no warning, no dialog, and no request but the one for the file itself; the beginning of the
-    graph is in sight, names at least 10 pixels high; verdict, summary, coverage, errors and plots are beside it.
+    graph is in sight, names at least 10 pixels high; verdict, summary, errors and plots are beside it.
     """
     with Shown(browser, demo_report) as shown:
         x, y, scale = shown.place(shown.index("image"))
@@ -259,17 +259,20 @@ def test_the_pictures_show_errors_and_what_half_cannot_hold(browser, tmp_path):
 def test_a_failure_opens_at_the_node_to_look_at(browser, tmp_path):
     """It is selected and in sight, its panel open, its way to the output drawn."""
     pytest.importorskip("onnxruntime", reason="the comparison runs models")
-    flags = ("--level", "unsafe-force-all", "--tolerance", "error=1e-6", "--skip=repair")
-    with Shown(browser, written(demo.network(), tmp_path, *flags, exit_code=1)) as shown:
-        assert shown.page.text_content("#details .title") == "head_gemm"
+    proto = model("""g (float[2] x) => (float[2] y) {
+        [shift] s = Add (x, x) [square] a = Mul (s, s) [root] y = Sqrt (a) }""")
+    np.savez(tmp_path / "large.npz", x=np.float32([150, 1]))
+    flags = ("--level", "unsafe-force-all", "--data", tmp_path / "large.npz")
+    with Shown(browser, written(proto, tmp_path, *flags, exit_code=1)) as shown:
+        assert shown.page.text_content("#details .title") == "square"
         assert "Compared with the original" in shown.details()
         shown.page.wait_for_timeout(600)
-        x, y, scale = shown.place(shown.index("head_gemm"))
+        x, y, scale = shown.place(shown.index("square"))
         size = shown.page.evaluate("[canvas.clientWidth, canvas.clientHeight]")
         assert (x, y) == pytest.approx([length / 2 for length in size], abs=2)
         assert scale >= 0.9
         path = shown.page.evaluate("ampReport.path.map((i) => ampReport.data.boxes[i].name)")
-        assert (path[0], path[-1]) == ("head_gemm", "probabilities")
+        assert (path[0], path[-1]) == ("square", "y")
         assert shown.complaints == []
 
 
