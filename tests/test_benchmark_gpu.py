@@ -107,7 +107,7 @@ def test_condensing_keeps_what_decides(modules, tmp_path):
 
 
 def test_a_peer_that_is_not_there_or_fails_says_why(modules, tmp_path):
-    """Environments are those that somebody made; a failure is the last line of an error, or a lack of time."""
+    """Environments are those that somebody made; a failure is the last line of an error, or lack of time."""
     peers = modules["peers"]
     assert peers.convert(peers.AUTOCAST, tmp_path / "m.onnx", None, 1.0).failure == "not installed"
     assert peers.python_of(peers.OURS, None) == Path(sys.executable)
