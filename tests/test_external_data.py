@@ -13,7 +13,6 @@ from amp_rewrite.model import external_data as external_module
 from amp_rewrite.model.external_data import SIGNATURE
 from amp_rewrite.policy.options import IOTypes, Options
 from tests import text
-from tests.commands import run
 from tests.model_files import LARGE, external, names, refused, save_external, weight
 
 __all__ = ["external"]
@@ -39,16 +38,6 @@ def test_external_data_over_itself(external):
     assert names(external.parent) == ["m.onnx", "m.onnx.1.data", "m.onnx.data"]
     assert rewrite(external, Options(io=IOTypes.HALF), in_place=True).report.changed
     assert names(external.parent) == ["m.onnx", "m.onnx.2.data", "m.onnx.data"]
-
-
-def test_the_data_file_of_a_result_is_named(external, tmp_path):
-    """Who copies the result has to take it along; a result without one names none."""
-    done = run(external, "-o", tmp_path / "half.onnx", "--skip=verify")
-    assert "data     half.onnx.data: the weights" in done.stdout
-    back = run("restore", tmp_path / "half.onnx", "-o", tmp_path / "back.onnx", "--skip=verify").stdout
-    assert "data     back.onnx.data: the weights" in back
-    whole = ("--external-data", "never", "--skip=verify")
-    assert "data  " not in run(external, "-o", tmp_path / "whole.onnx", *whole).stdout
 
 
 def test_external_data_of_an_unchanged_model(tmp_path):

@@ -241,18 +241,31 @@ PICTURE = """(title) => [...document.querySelectorAll(`svg[aria-label^="${title}
   .map((each) => ({ x: each.getBBox().x, tone: each.classList[1], tag: each.tagName }))"""
 
 
-def test_the_pictures_show_errors_and_what_half_cannot_hold(browser, tmp_path):
-    """A dot for each node, from left to right; a bar in red for numbers that are too large or too small."""
+def test_pictures_show_errors_and_what_half_cannot_hold(browser, tmp_path):
+    """A dot for each node in a place of its own; a bar for each power of two of stored values, in red where
+    half loses them; of a few numbers the range says enough.
+    """
     pytest.importorskip("onnxruntime", reason="it runs the models")
-    stored = np.array([[1.0, 1e5], [1e-9, 2.0]], np.float32)
-    source = "g (float[2,2] x) => (float[2,2] y) <float[2,2] w> { a = MatMul (x, x) y = Add (a, w) }"
-    with Shown(browser, written(model(source, {"w": stored}), tmp_path)) as shown:
+    proto = model(
+        """g (float[2,32] x) => (float[2,32] y) <float[32,32] v, float[32] w, float[1] few> {
+            a = MatMul (x, v) [scaled] s = Mul (a, w) [little] y = Add (s, few) }""",
+        {"w": np.float32([1] * 20 + [3] * 8 + [2**-30] * 2 + [1e5, 0]), "few": np.ones(1, np.float32)},
+    )
+    with Shown(browser, written(proto, tmp_path)) as shown:
         dots = [each for each in shown.page.evaluate(PICTURE, "Relative error") if each["tag"] == "circle"]
-        assert [each["x"] for each in dots] == sorted(each["x"] for each in dots)
+        assert len({each["x"] for each in dots}) == len(dots) > 1
+        assert len(dots) == shown.page.evaluate("ampReport.data.errors.length")
         bars = shown.page.evaluate(PICTURE, "Magnitudes")
         tones = [each["tone"] for each in bars if each["tag"] == "rect" and each["tone"] != "light"]
         assert sorted(tones)[:2] == ["bad", "bad"]
         assert "half" in tones
+        shown.find("scaled")
+        bars = "[...document.querySelectorAll('.histogram rect')].map(r => `${r.textContent} ${r.classList}`)"
+        lost = ["2^-30: 2 lost", "2^0: 20 kept", "2^1: 8 kept", "2^16: 1 lost"]
+        assert shown.page.evaluate(bars) == lost
+        assert shown.page.locator(".histogram").bounding_box()["height"] < 40
+        shown.find("little")
+        assert shown.page.locator(".histogram").count() == 0
         assert shown.complaints == []
 
 
@@ -337,48 +350,10 @@ def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
         assert shown.complaints == []
 
 
-@pytest.mark.slow
-def test_numbers_that_half_loses_have_a_colour_of_their_own(browser, tmp_path):
-    """A bar for each power of two of a stored value; of a few numbers the range says enough."""
-    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-        g (float[2, 32] x) => (float[2, 32] y) { scaled = Mul (x, w) y = Add (scaled, few) }""")
-    numbers = np.float32([1] * 20 + [3] * 8 + [2**-30] * 3 + [0])
-    for name, stored in (("w", numbers), ("few", np.ones(1, np.float32))):
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(stored, name))
-    with Shown(browser, written(proto, tmp_path, "--dry-run")) as shown:
-        shown.find("scaled")
-        bars = "[...document.querySelectorAll('.histogram rect')].map(r => `${r.textContent} ${r.classList}`)"
-        assert shown.page.evaluate(bars) == ["2^-30: 3 lost", "2^0: 20 kept", "2^1: 8 kept"]
-        assert shown.page.locator(".histogram").bounding_box()["height"] < 40
-        shown.find("few")
-        assert shown.page.locator(".histogram").count() == 0
-        assert shown.complaints == []
-
-
-@pytest.mark.slow
-def test_thousands_of_nodes_are_drawn_apart(browser, tmp_path):
-    """A large graph is in sight as a whole, no two boxes lie on each other, and search leads there."""
-    proto = Transformer(2500).model()
-    report = written(proto, tmp_path, "--dry-run")
-    with Shown(browser, report) as shown:
-        assert shown.page.evaluate("ampReport.scene.items.length") < 10  # equal layers are one box
-        shown.page.click("#fold")
-        shown.fit()
-        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
-        assert len(boxes) > 2000
-        assert overlaps(np.array(boxes)) == 0
-        inside = """() => { const c = document.getElementById("canvas");
-            return ampReport.data.boxes.every((_, i) => { const [x, y] = ampReport.locate(i);
-                return x > 0 && y > 0 && x < c.clientWidth && y < c.clientHeight; }); }"""
-        assert shown.page.evaluate(inside)
-        name = proto.graph.node[-1].name
-        shown.find(name)
-        assert name in shown.details()
-        assert shown.complaints == []
-
-
 def test_repeated_layers_are_one_box_until_they_are_opened(browser, tmp_path):
-    """A click opens them into a box each, and that into its nodes; search opens one layer, a button all."""
+    """A click opens them into a box each, and that into its nodes; search opens one layer, a button all: then
+    the whole graph is in sight, and no two boxes lie on each other.
+    """
     proto = Transformer(200).model()
     with Shown(browser, written(proto, tmp_path, "--skip=verify")) as shown:
         texts = "ampReport.scene.items.filter((i) => i.layers).map((i) => i.operator)"
@@ -404,6 +379,14 @@ def test_repeated_layers_are_one_box_until_they_are_opened(browser, tmp_path):
         shown.page.click("#fold")
         shown.page.click("#fold")
         assert shown.page.evaluate(texts) == []
+        shown.fit()
+        boxes = shown.page.evaluate("ampReport.scene.items.map(({x, y, w, h}) => [x, y, w, h])")
+        assert len(boxes) > 200
+        assert overlaps(np.array(boxes)) == 0
+        inside = """() => { const c = document.getElementById("canvas");
+            return ampReport.data.boxes.every((_, i) => { const [x, y] = ampReport.locate(i);
+                return x > 0 && y > 0 && x < c.clientWidth && y < c.clientHeight; }); }"""
+        assert shown.page.evaluate(inside)
         assert shown.complaints == []
 
 

@@ -10,7 +10,6 @@ from onnx import helper, numpy_helper
 from amp_rewrite import Options, rewrite
 from amp_rewrite.model import external_data
 from tests import text
-from tests.commands import run
 from tests.model_files import BESIDE, GRAPH, names, saved
 
 __all__ = ["saved"]
@@ -137,28 +136,6 @@ def test_data_in_another_folder_stays(out):
     changed(out, lambda _, entries: setattr(entries["location"], "value", "sub/w"))
     again(out)
     assert data.exists()
-
-
-COMMANDS = {
-    "in place": ("{model}", "--in-place", "--skip=verify"),
-    "over": ("{other}", "-o", "{model}", "--force", "--skip=verify"),
-    "restored over": ("restore", "{other}", "-o", "{model}", "--force", "--skip=verify"),
-    "tuned over": ("tune", "{other}", "-o", "{model}", "--force", "--tolerance", "error=1"),
-}
-
-
-@pytest.mark.parametrize("name", ["weights.npy", "model.onnx.data"])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_that_is_not_ours_stays(tmp_path, name, command):
-    """Weights of another tool are the same bytes after their model was replaced, and a line says so."""
-    path, other = tmp_path / "model.onnx", tmp_path / "other.onnx"
-    onnx.save(text.model(GRAPH), other)
-    onnx.save(text.model(GRAPH), path, save_as_external_data=True, location=name)
-    before = (tmp_path / name).read_bytes()
-    done = run(*(word.format(model=path, other=other) for word in COMMANDS[command]))
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / name).read_bytes() == before
-    assert f"warning  {name} stays beside the result: amp-rewrite did not write it" in done.output
 
 
 def test_tensors_everywhere(tmp_path):

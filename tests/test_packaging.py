@@ -93,6 +93,7 @@ def test_lists_are_found_in_a_wheel(site, tmp_path):
     assert probed(tmp_path, [site]) == (site, site / "amp_rewrite" / "oplists", LISTS)
 
 
+@pytest.mark.slow
 def test_lists_are_found_in_an_editable_install(tmp_path):
     """An editable install reads the lists of the checkout."""
     site = built("editable", tmp_path)
@@ -101,6 +102,7 @@ def test_lists_are_found_in_an_editable_install(tmp_path):
     assert probed(tmp_path, path) == (ROOT, ROOT / "oplists", LISTS)
 
 
+@pytest.mark.slow
 def test_a_bare_clone(tmp_path):
     """A checkout that nobody installed reads its own lists, and has two doors that open from anywhere."""
     assert probed(tmp_path, [ROOT]) == (ROOT, ROOT / "oplists", LISTS)

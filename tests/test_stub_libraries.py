@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,23 +67,6 @@ def test_what_a_provider_needs_is_built(provider, tmp_path):
 
 
 @needs_gcc
-def test_libraries_are_built_once_into_the_cache(provider, tmp_path, monkeypatch):
-    """By onnxruntime's version, with nothing half done beside them."""
-    runtime = provider()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(stub_libraries, "installed", lambda: runtime)
-    found = stub_libraries.folder()
-    assert found.parent == tmp_path / "cache" / "amp-rewrite" / "cuda-stub"
-    assert found.name.startswith("1.99.0-")
-    assert list(found.parent.iterdir()) == [found]
-    monkeypatch.setattr(stub_libraries, "build", lambda *_: pytest.fail("they are built already"))
-    assert stub_libraries.folder() == found
-    monkeypatch.setattr(stub_libraries, "installed", lambda: replace(runtime, version="2.0.0"))
-    with pytest.raises(pytest.fail.Exception):
-        stub_libraries.folder()
-
-
-@needs_gcc
 def test_another_cuda_is_refused(provider, tmp_path):
     """The structures in C are those of CUDA 13."""
     with pytest.raises(OptionError, match=r"1\.99\.0 is not built for CUDA 13"):
@@ -96,6 +78,21 @@ def without(monkeypatch):
     """An onnxruntime of which nothing is built yet."""
     monkeypatch.setattr(stub_libraries, "installed", lambda: Installed("1.99.0", ()))
     return monkeypatch
+
+
+def test_libraries_are_built_once_into_the_cache(tmp_path, without):
+    """By onnxruntime's version, with nothing half done beside them."""
+    built = []
+    without.setattr(stub_libraries, "build", lambda runtime, _: built.append(runtime.version))
+    without.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = stub_libraries.folder()
+    assert found.parent == tmp_path / "cache" / "amp-rewrite" / "cuda-stub"
+    assert found.name.startswith("1.99.0-")
+    assert list(found.parent.iterdir()) == [found]
+    assert stub_libraries.folder() == found
+    without.setattr(stub_libraries, "installed", lambda: Installed("2.0.0", ()))
+    assert stub_libraries.folder() != found
+    assert built == ["1.99.0", "2.0.0"]
 
 
 def test_where_the_cache_is(tmp_path, without):
