@@ -110,39 +110,29 @@ def test_other_names_are_understood(field, words, name):
 
 FIELDS = """
 Options(half="flaot16") | Options.half: 'flaot16' is not one of float16, bfloat16; did you mean float16?$
-Options(half="int8") | Options.half: 'int8' is not one of float16, bfloat16$
 Options(half="float8") | Options.half: 'float8' is not one of float16, bfloat16$
 Options(half=np.float16) | Options.half: the class float16 is not one of float16, bfloat16
-Options(half=onnx.TensorProto.FLOAT16) | Options.half: 10 is not one of float16, bfloat16
-Options(half=ir.DataType.FLOAT16) | Options.half: FLOAT16 is not one of float16, bfloat16
 Options(half=None) | Options.half: None is not one of
 Options(io="keeep") | Options.io: 'keeep' is not one of keep, half, state; did you mean keep?$
-Options(io=True) | Options.io: True is not one of keep, half
 Options(level=2) | Options.level: 2 is not one of default, tensor-cores-only
 Options(target="coreml") | Options.target: 'coreml' is not one of onnxruntime-cuda, onnxruntime-webgpu
 Options(lists=["MatMul"]) | Options.lists: list is not an operator list; give an OpLists (amp_rew
 Options(lists="") | Options.lists: '' is not an operator list
 Options(lists="tensorflo") | tensorflo: there is no such list; did you mean tensorflow?
 Options(follow="no") | Options.follow: 'no' is neither True nor False
-Options(check=None) | Options.check: None is neither True nor False
 Options(pins="head_.*") | Options.pins: 'head_.*' is not of type Pins; write Pins(keep_full=
-Options(pins={"keep_full": "a"}) | Options.pins: dict is not of type Pins
 Options(pins=Pins) | Options.pins: the class Pins is not of type Pins
 Options(keep_io=None) | Options.keep_io: None is not a string, or a list of strings
 Options(keep_io=["a", 1]) | Options.keep_io: 1 is not a string
-Options(keep_io={"a": 1}) | Options.keep_io: dict is not a string
 Options(external_data=True) | Options.external_data: True is not one of auto, always, never
 Options(external_data="2GB") | Options.external_data: '2GB' is not one of auto, always, never; for a size
 Pins(5) | Pins.keep_full: 5 is not a string, or a list of strings
 Pins(Path("a")) | Pins.keep_full: PosixPath is not a string
 Pins(force_half=[None]) | Pins.force_half: None is not a string
 ExternalData("sometimes") | ExternalData.beside: 'sometimes' is not one of auto
-ExternalData(largest="2GB") | ExternalData.largest: '2GB' is not an integer of at least 1
 ExternalData(largest=0) | ExternalData.largest: 0 is not an integer of at least 1
-ExternalData(largest=1e9) | ExternalData.largest: 1000000000.0 is not an integer of at least 1
 ExternalData(largest=np.int64(-5)) | ExternalData.largest: -5 is
 Tolerances(relative_l2="0.01") | Tolerances.relative_l2: '0.01' is not a number; give a number, or
-Tolerances(relative_l2=-1) | Tolerances.relative_l2: -1 is not from 0 to inf
 Tolerances(relative_l2=np.float32("nan")) | Tolerances.relative_l2: nan is
 Tolerances(non_finite=0.5) | Tolerances.non_finite: 0.5 is not an integer of at least 0
 Tolerances(top1=99) | Tolerances.top1: 99 is not from 0 to 1
@@ -156,7 +146,6 @@ Data(samples=0) | Data.samples: 0 is not an integer of at least 1
 plan_files.load(3) | path: 3 is not a path
 operator_lists.load(3) | name_or_path: 3 is not a path
 decide(MODEL, options={"half": "bfloat16"}) | options: dict is not of type Options; write Options(...)
-decide(MODEL, options="bfloat16") | options: 'bfloat16' is not of type Options
 decide(MODEL, options=Options) | options: the class Options is not of type Options
 decide(MODEL, observed=[1]) | observed: list is not a mapping; write it as in observed=amp_rewrite.observe(
 decide(MODEL, observed={"image": IMAGE}) | observed["image"]: ndarray is not of type Extremes; give what
@@ -169,19 +158,15 @@ decide(MODEL, imprecise_outputs={"image": 0.1})
   | imprecise_outputs: the model has no output 'image'; name its outputs
 decide(MODEL, replay="plan.json")
   | replay: 'plan.json' is not of type SavedPlan; read a saved plan with amp_rewrite.load_plan
-decide(MODEL, replay={}) | replay: dict is not of type SavedPlan
 decide(MODEL, progress=True) | progress: True is not callable
 rewrite(MODEL, on_plan="plan.json") | on_plan: 'plan.json' is not callable
 rewrite(MODEL, in_place="yes") | in_place: 'yes' is neither True nor False
 rewrite(MODEL, in_place=True) | in_place is for a path; other models are returned
 rewrite(MODEL, output="x.onnx") | output is for a path; other models are returned
-rewrite("m.onnx", output=5) | output: 5 is not a path
-rewrite("m.onnx", output="") | output: '' is not a path
 rewrite("m.onnx", output=b"x.onnx") | output: b'x.onnx' is not a path
 rewrite("m.onnx", output="a\\0b.onnx") | output: 'a\\x00b.onnx' has a character that is not valid in a path
 rewrite("m.onnx", output="a" * 5000) | output: 'aaaaaaaaaaaa...aaaaaaaaaaaaa' is longer than a path can be
 count(MODEL, dims={"batch": "4"}) | dims["batch"]: '4' is not an integer of at least 0
-count(MODEL, dims={"batch": -4}) | dims["batch"]: -4 is not an integer of at least 0
 count(MODEL, dims={"batch": 10**30}) | dims["batch"]: is larger than any dimension
 count(MODEL, dims=[1]) | dims: list is not a mapping; write it as in {"batch": 4}
 count(MODEL, dims={3: 4}) | dims: the key 3 is not a string
@@ -189,24 +174,18 @@ count(MODEL, dims={"btach": 4}) | the model has no open dimension 'btach'; did y
 assert_coverage(MODEL) | no rule was given; give one, such as min_flops=0.95
 assert_coverage(MODEL, require={}, forbid_half=(), dims={}) | no rule was given
 assert_coverage(MODEL, min_flops="0.95") | min_flops '0.95' is not a share; write a share from 0 to 1
-assert_coverage(MODEL, min_nodes=True) | min_nodes True is not a share
 assert_coverage(MODEL, min_weights=95) | min_weights 95 is not a share
 assert_coverage(MODEL, require="MatMul") | require: 'MatMul' is not a mapping; write it as in {"MatMul": 1.0}
 assert_coverage(MODEL, require={"MatMul": "all"}) | MatMul 'all' is not a share
-assert_coverage(MODEL, require={"MatMul": None}) | MatMul None is not a share
 assert_coverage(MODEL, forbid_half=5) | forbid_half: 5 is not a string, or a list of strings
 assert_coverage(MODEL, forbid_half="Sotfmax") | no operator is called Sotfmax; did you mean Softmax?
-assert_coverage(MODEL, max_casts="3") | max_casts: '3' is not an integer of at least 0
 assert_coverage(MODEL, max_casts=-1) | max_casts: -1 is not an integer of at least 0
 assert_coverage(MODEL, baseline={"flops": 0.9}) | baseline: dict is not a path
 assert_coverage(MODEL, baseline="a" * 5000) | baseline: '
-AmpPass({"half": "bfloat16"}) | options: dict is not of type Options; write AmpPass(Options(...))
 AmpPass(Options) | options: the class Options is not of type Options; write AmpPass(Options(...))
 AmpPass()("m.onnx") | model: 'm.onnx' is not of type Model; give an onnx_ir.Model
-AmpPass()(MODEL) | model: ModelProto is not of type Model; give an onnx_ir.Model
 feeds.feeds(MODEL, {"seed": 3}) | data: dict is not of type Data
 amp_rewrite.emulate(MODEL, late="yes") | late: 'yes'
-amp_rewrite.emulate(MODEL, late=1) | late: 1
 """
 """Calls, and how the line begins with which they are refused; before a `$` stands all of it."""
 
@@ -241,7 +220,7 @@ def test_no_place_for_a_result(tmp_path, output):
 
 @pytest.mark.parametrize(
     "model",
-    [None, 5, [], "", ".", "/", Path(), b"", b"junk", bytearray(b"x"), MODEL.graph, "a\0b", "a" * 5000],
+    [None, [], "", ".", Path(), b"", b"junk", bytearray(b"x"), MODEL.graph, "a\0b", "a" * 5000],
     ids=label,
 )
 @pytest.mark.parametrize(
@@ -276,13 +255,11 @@ def test_what_has_a_model_is_not_one():
 
 RUNNING = """
 verify(MODEL, MODEL, IMAGE) | samples: ndarray is not a sample; give arrays by the names of the inputs
-verify(MODEL, MODEL, [IMAGE]) | samples[0]: ndarray is not a sample
 verify(MODEL, MODEL, iter([IMAGE])) | samples[0]: ndarray is not a sample
 observe(MODEL, [IMAGE]) | samples[0]: ndarray is not a sample
 verify(MODEL, MODEL, [demo.feeds(), "x"]) | samples[1]: 'x' is not a sample
 verify(MODEL, MODEL, [{1: IMAGE}]) | samples[0]: 1 is not the name of an input
 verify(MODEL, MODEL, "in.npz") | samples: 'in.npz' is not a sample
-verify(MODEL, MODEL, Data()) | samples: Data is not a sample
 verify(MODEL, MODEL, []) | there is no sample
 verify(MODEL, MODEL, {"image": np.ma.masked_array(IMAGE, mask=True)})
   | samples[0]["image"]: is an array with a mask or with fields
@@ -303,16 +280,13 @@ verify(MODEL, MODEL, demo.feeds(), bounds={"relative_l2": 0.1})
 verify(MODEL, MODEL, demo.feeds(), bounds=0.01) | bounds: 0.01 is not of type Tolerances
 verify(MODEL, MODEL, demo.feeds(), io="x") | io: 'x' is not one of keep, half
 verify(MODEL, MODEL, demo.feeds(), device="npu") | device: 'npu' is not one of cuda, cpu
-verify(MODEL, MODEL, demo.feeds(), device=0) | device: 0 is not one of cuda, cpu
 verify(MODEL, MODEL, demo.feeds(), inputs="my.npz") | inputs: 'my.npz' is not of type InputSource; omit it
 verify(None, MODEL, demo.feeds()) | original: None is not a model
 verify(MODEL, MODEL.graph, demo.feeds()) | rewritten: GraphProto is not a model
-verify("missing.onnx", MODEL, demo.feeds()) | missing.onnx: there is no such file
 verify(MODEL, "missing.onnx", demo.feeds()) | missing.onnx: there is no such file
 verify(".", MODEL, demo.feeds()) | .: is a folder; name the
 verify(ONNXProgram(), MODEL, demo.feeds()) | original: ONNXProgram is not a model; give the model in it
 observe("missing.onnx", demo.feeds()) | missing.onnx: there is no such file
-observe(MODEL, demo.feeds(), timeout="5") | timeout is not a number of seconds
 observe(MODEL, demo.feeds(), timeout=True) | timeout is not a number of seconds
 """
 
