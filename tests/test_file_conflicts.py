@@ -1,6 +1,5 @@
 """What a function is to write is looked at before any work is done."""
 
-import numpy as np
 import onnx
 import pytest
 
@@ -25,18 +24,17 @@ WRITERS = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_no_function_replaces_what_amp_rewrite_did_not_write(tmp_path, writer):
-    """Notes, samples and models of others stay, but with force=True; what the function wrote is replaced."""
+    """Notes and models of others stay, but with force=True; what the function wrote is replaced."""
     model, write = tmp_path / "step.onnx", WRITERS[writer]
     onnx.save(train_step(), model)
-    np.savez(tmp_path / "samples.npz", x=np.ones(3))
     (tmp_path / "notes.txt").write_text("notes")
     onnx.save(text.model(OTHER), tmp_path / "net.onnx")
     before = content(tmp_path)
-    for name in ("notes.txt", "samples.npz", "net.onnx"):
+    for name in ("notes.txt", "net.onnx"):
         line = refusal(write, model, tmp_path / name)
         assert line.endswith("choose another place, or replace it with `force=True`")
     assert content(tmp_path) == before
-    for name in ("notes.txt", "samples.npz", "net.onnx", "new"):
+    for name in ("notes.txt", "net.onnx", "new"):
         write(model, tmp_path / name, force=name != "new")
         write(model, tmp_path / name)
         assert content(tmp_path)[tmp_path / name] != before.get(tmp_path / name)
