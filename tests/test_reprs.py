@@ -22,6 +22,8 @@ def test_results_are_lines(tmp_path):
     assert f"Result({tmp_path / 'm_fp16.onnx'}: " in repr(amp_rewrite.rewrite(tmp_path / "m.onnx"))
     restored = amp_rewrite.restore(result.model)
     assert re.fullmatch(r"Restored\(ModelProto: [\d,]+ -> [\d,]+ bytes\)", repr(restored))
+    coverage = amp_rewrite.measure_coverage(network())
+    assert repr(coverage) == "Coverage(0.0% of nodes, 0.0% of FLOPs, 0.0% of weights in half, 0 Casts)"
     lists = amp_rewrite.load_lists("default").override("deny", "Conv")
     assert re.fullmatch(r"OpLists\(default: \d{3} operators, 1 moved\)", repr(lists))
     assert " at 0x" not in repr(amp_rewrite.Options(lists=lists))
