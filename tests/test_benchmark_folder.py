@@ -58,9 +58,9 @@ ABORTS = "import os, sys\nif '--one' in sys.argv and 'killed' in sys.argv:\n    
 """A sitecustomize with which the process of one model dies as of a crash."""
 
 
-@pytest.fixture
-def table(tmp_path):
-    """The cells of every model's row, by its name, and the text that stands above."""
+@pytest.mark.slow
+def test_accuracy_has_a_row_for_every_model(tmp_path):
+    """What has inputs is measured and names its worst node; what fails says why; the rest is left out."""
     for name in (*GREATEST, "odd|", "killed", "left_out", "alone/model"):
         path = tmp_path / f"{name}.onnx"
         path.parent.mkdir(exist_ok=True)
@@ -71,14 +71,8 @@ def table(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(ABORTS)
     run("accuracy.py", tmp_path, "--markdown", tmp_path / "table.md", path=[tmp_path / "site"])
-    heading, _, rows = (tmp_path / "table.md").read_text().partition("|--:|---|\n")
-    return heading, cells_of(rows)
-
-
-@pytest.mark.slow
-def test_every_model_has_a_row(table):
-    """What has inputs is measured and names its worst node; what fails says why; the rest is left out."""
-    heading, rows = table
+    heading, _, table = (tmp_path / "table.md").read_text().partition("|--:|---|\n")
+    rows = cells_of(table)
     assert "3 of 6" in heading  # half makes zeros of all that too_small computes: inconclusive
     assert set(rows) == {*GREATEST, "alone", "odd/", "killed"}
     assert rows["close"][0] == "2 of 2"
@@ -101,43 +95,26 @@ g (float[1, 2, 4, 4] x, float[2, 2, 3, 3] w) => (float[1, 2, 2, 2] y) {
 EXP = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Exp (x) }"""
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """What the script writes for these models."""
-    folder = tmp_path_factory.mktemp("models")
-    sources = {"network": NETWORK, "still": NETWORK, "denied": DENIED, "exp": EXP}
-    for name, source in sources.items():
-        onnx.save(parser.parse_model(source), folder / f"{name}.onnx")
-    np.savez(folder / "network.npz", x=np.zeros((3, 4), np.float32))
-    (folder / "broken.onnx").write_bytes(b"no model")
-    run("coverage.py", folder, "--markdown", folder / "table.md")
-    return (folder / "table.md").read_text()
-
-
-@pytest.fixture(scope="module")
-def rows(page):
-    """The cells of every model's row, by its name."""
+@pytest.mark.slow
+def test_coverage_names_what_holds_a_model_back(tmp_path):
+    """Models are counted at the size of their inputs, or at one; networks below the bound stand below the
+    table, and a model without products is none, whatever its share.
+    """
+    for name, source in {"network": NETWORK, "still": NETWORK, "denied": DENIED, "exp": EXP}.items():
+        onnx.save(parser.parse_model(source), tmp_path / f"{name}.onnx")
+    np.savez(tmp_path / "network.npz", x=np.zeros((3, 4), np.float32))
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    run("coverage.py", tmp_path, "--markdown", tmp_path / "table.md")
+    page = (tmp_path / "table.md").read_text()
     _, _, table = page.partition("|---|--:|--:|--:|--:|--:|---|\n")
-    return cells_of(table.partition("\n\n")[0])
-
-
-def test_a_network_is_counted_at_the_size_of_its_inputs(rows):
-    """Three rows as its input has; one without inputs counts one."""
+    rows = cells_of(table.partition("\n\n")[0])
     assert rows["network"][:5] == ["100 %", "144", "100 %", "n/a", "2"]
     assert rows["still"][1] == "65.5 k"
-
-
-def test_what_holds_a_model_back_is_named(rows):
-    """With its share, and why."""
     assert rows["denied"][-1] == (
         "100 % of FLOPs, 1 node: com.microsoft:FusedConv: "
         "stays float32: onnxruntime-cuda has no float16 kernel (target)"
     )
     assert "FOLDER/broken.onnx: " in rows["broken"][-1]
-
-
-def test_networks_below_the_bound_stand_below_the_table(page):
-    """A model without products is none, whatever its share."""
     assert "3 of the 5 models are networks" in page
     assert " 2 of these have at least 90 %" in page.replace("\n", " ")
     _, _, below = page.partition("## Networks below 90 % of FLOPs in half\n")
@@ -158,24 +135,20 @@ def zoo(tmp_path):
 
 
 @pytest.mark.slow
-def test_emulation_compares_the_models_that_have_inputs(zoo):
-    """One row, with the time of float32 and the ratio; a bound that nothing reaches is an error."""
-    run("emulation.py", zoo, "--shortest", 0, "--json", zoo / "out.json")
-    (row,) = json.loads((zoo / "out.json").read_text())["rows"]
-    assert row["model"] == "demo"
-    assert row["ratio"] > 0
+def test_emulation_and_calibration_have_a_row_for_each_model_with_inputs(zoo):
+    """With times and ratios; a bound that nothing reaches is an error, and so is a folder without models."""
+    out = zoo / "out.json"
+    for script, more, key in (("emulation", (), "ratio"), ("calibration", ("--samples", 3), "observed_mb")):
+        run(f"{script}.py", zoo, *more, "--shortest", 0, "--json", out)
+        (row,) = json.loads(out.read_text())["rows"]
+        assert row["model"] == "demo"
+        assert row[key] > 0
     refused = run("emulation.py", zoo, "--shortest", 1000, check=False)
     assert refused.returncode == 2
     assert "lower --shortest" in refused.stderr
-
-
-@pytest.mark.slow
-def test_calibration_repeats_the_sample(zoo):
-    """Plain and observed runs of as many samples as were asked for."""
-    run("calibration.py", zoo, "--samples", 3, "--shortest", 0, "--json", zoo / "out.json")
-    (row,) = json.loads((zoo / "out.json").read_text())["rows"]
-    assert row["model"] == "demo"
-    assert row["observed_mb"] > 0
+    refused = run("coverage.py", zoo / "demo" / "none", check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.strip() == f"{zoo / 'demo' / 'none'}: holds no .onnx file"
 
 
 @pytest.mark.slow
@@ -200,14 +173,6 @@ def test_comparison_has_a_row_for_each_tool_that_is_there(zoo):
     assert "\n| onnxruntime | " in totals
     (row,) = [line for line in errors.splitlines() if line.startswith("| demo |")]
     assert float(row.split("|")[2]) < 1e-3
-
-
-@pytest.mark.slow
-def test_a_folder_without_models_is_said(tmp_path):
-    """In one line, not as a traceback."""
-    refused = run("coverage.py", tmp_path, check=False)
-    assert refused.returncode == 1
-    assert refused.stderr.strip() == f"{tmp_path}: holds no .onnx file"
 
 
 # ---- placement
@@ -244,6 +209,9 @@ def test_the_page_has_totals_ratios_and_what_does_not_load(benchmark):
     assert "| good | 10 | 11 | 9 | 0 | 0 | copies 0 -> 2 | **does not load** |" in page
     assert "- **good** (bfloat16): no kernel for &lt;Cast>" in page
     assert "- **bad** (float32)" in page
+    page = benchmark.markdown([rows[0]], stubs=False, halves=("bfloat16",))
+    assert "float16 |" not in page.replace("bfloat16 |", "")
+    assert "| good | 10 | " in page
 
 
 def test_a_model_is_placed_as_it_is_and_in_each_half(benchmark, tmp_path):
@@ -261,11 +229,3 @@ def test_a_model_is_placed_as_it_is_and_in_each_half(benchmark, tmp_path):
     path.write_bytes(b"no model")
     row = benchmark.placed("m", path, lambda *_: Placement())
     assert row.results["float16"].refused.startswith("not rewritten: ")
-
-
-def test_one_half_type_may_be_asked_for(benchmark):
-    """Then the page has its columns alone."""
-    row = benchmark.Row("good", Placement(operators={"MatMul": 10}), {"bfloat16": Placement()})
-    page = benchmark.markdown([row], stubs=False, halves=("bfloat16",))
-    assert "float16 |" not in page.replace("bfloat16 |", "")
-    assert "| good | 10 | 0 | 0 | 0 | 0 |  |" in page

@@ -1,58 +1,34 @@
-"""The command line: what it writes, prints and answers."""
+"""The command line, where a part of the program is replaced; what it prints is in transcripts."""
 
-import os
-import subprocess
 import sys
+import weakref
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import parser
 
 from amp_rewrite import pipeline
 from amp_rewrite.errors import MissingPackageError
-from amp_rewrite.running import sessions
-from amp_rewrite.running.sessions import Device
+from tests import text
 from tests.commands import failure, run
 
-ROOT = Path(__file__).parents[1]
+pytest.importorskip("onnxruntime")
+from amp_rewrite.running import sessions
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.sessions import Device
 
-MODEL = """
-<ir_version: 8, opset_import: ["" : 17]>
-two_products (float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
-  [product] a = MatMul (x, w)
-  [exponential] e = Exp (a)
-  [root] r = Sqrt (e)
-  [second] y = MatMul (r, w)
-}
-"""
+OVERFLOW = """g (float[2] x) => (float[2] y) {
+    [shift] s = Add (x, x) [square] a = Mul (s, s) [root] y = Sqrt (a) }"""
+FORCED = ("--level", "unsafe-force-all")
 
 
 @pytest.fixture
 def model(tmp_path):
-    """A model in a folder of its own."""
+    """A small model in a folder of its own."""
     path = tmp_path / "model.onnx"
-    onnx.save(parser.parse_model(MODEL), path)
+    onnx.save(text.model(OVERFLOW), path)
     return path
-
-
-def test_a_bare_clone_has_a_version():
-    """--version of a checkout that is not installed says so, and ends well."""
-    command = [sys.executable, "-S", "-c", BARE, "--version"]
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True)
-    assert done.stdout == "amp-rewrite, version 0+unknown\n"
-
-
-BARE = """
-from importlib import metadata
-def version(name):
-    raise metadata.PackageNotFoundError(name)
-metadata.version = version
-from amp_rewrite.cli import main
-main(prog_name="amp-rewrite")
-"""
-"""The command line where the package's metadata cannot be found."""
 
 
 def test_a_fault_of_our_own_is_no_traceback(model, monkeypatch):
@@ -70,7 +46,7 @@ def test_a_fault_of_our_own_is_no_traceback(model, monkeypatch):
 def test_a_result_that_is_not_valid_ends_with_1(model, monkeypatch):
     """When the check fails, the file is written, the summary says what broke, and the exit code is 1."""
     monkeypatch.setattr("amp_rewrite.rewriting.result_checks.broken_io", lambda *_: ("the output is gone",))
-    result = run(model)
+    result = run(model, *FORCED)
     assert result.exit_code == 1
     assert "BROKEN" in result.output
     assert "the output is gone" in result.output
@@ -93,14 +69,10 @@ def test_the_demo_without_onnxruntime(tmp_path, monkeypatch):
     assert "pip install onnxruntime" in told
 
 
-def test_a_mistake_of_two_lines_is_one_line():
-    """What is printed of an argument is escaped."""
+def test_what_no_file_can_be_called():
+    """What is printed of an argument is escaped, and a long first argument is looked at as a model."""
     line = failure("m.onnx", "--a\nb")
     assert line == "amp-rewrite: there is no flag --a\\nb; see amp-rewrite rewrite --help-all"
-
-
-def test_a_word_that_no_file_can_be_called():
-    """A first argument that is too long for a name is looked at as a model."""
     assert failure("x" * 5000)
 
 
@@ -108,3 +80,57 @@ def test_a_device_that_is_not_there(model, monkeypatch):
     """One line says so, whatever this machine has."""
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
     assert "CUDA does not work here" in failure("bench", model, "--provider", "cuda")
+
+
+def test_without_onnxruntime_the_advice_works(model, monkeypatch):
+    """It names a package on PyPI, which amp-rewrite is not."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "pip install onnxruntime\n" in run(model, *FORCED).output
+
+
+def test_a_source_that_is_deleted_midway_is_not_compared(model, monkeypatch):
+    """The result stands, and a line says that nothing was compared."""
+    whole = pipeline.rewrite
+
+    def rewrite(source, *arguments, **options):
+        made = whole(source, *arguments, **options)
+        source.unlink()
+        return made
+
+    monkeypatch.setattr(pipeline, "rewrite", rewrite)
+    result = run(model, "-q", "--require=verify")
+    assert result.exit_code == 1
+    nothing, line = result.stderr.splitlines()
+    assert nothing.startswith("nothing became float16")
+    assert line.startswith("not compared with the original: ")
+    assert "there is no such file" in line
+
+
+def test_samples_are_read_one_at_a_time(model, tmp_path, monkeypatch):
+    """At most one sample is in memory while all are checked beforehand."""
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", x=np.ones(2, np.float32))
+    arrays, read_all = [], feeds.read
+
+    def read(*arguments):
+        assert sum(array() is not None for array in arrays) <= 1
+        found = read_all(*arguments)
+        arrays.append(weakref.ref(found["x"]))
+        return found
+
+    monkeypatch.setattr(feeds, "read", read)
+    assert run(model, "--data", tmp_path).exit_code == 0
+    assert len(arrays) > 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="a folder that nobody can write to")
+def test_a_model_in_a_folder_that_cannot_be_written_to(model, tmp_path):
+    """One line says where the result cannot stand, and which flag names another place."""
+    with model.open("rb") as opened:
+        path = Path(f"/proc/self/fd/{opened.fileno()}")
+        result = run(path, *FORCED)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert f"{path}_fp16.onnx: cannot be written" in line
+        assert "with -o" in line
+        assert run(path, *FORCED, "-o", tmp_path / "out.onnx").exit_code == 0

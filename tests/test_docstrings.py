@@ -9,28 +9,29 @@ import amp_rewrite
 from amp_rewrite import demo, errors, half, options, testing, training
 
 
+def names():
+    """Every public name with its value, by the place that it is imported from."""
+    for module in (amp_rewrite, options, half, training):
+        yield from ((f"{module.__name__}.{name}", getattr(module, name)) for name in module.__all__)
+    for module in (demo, errors, testing):
+        for name, found in vars(module).items():
+            if name[0] != "_" and getattr(found, "__module__", "") == module.__name__:
+                yield f"{module.__name__}.{name}", found
+
+
+NAMES = dict(names())
+
+
 def public():
     """Every public function and class, and the public methods of the classes, by where they are written."""
-    named = [getattr(amp_rewrite, name) for name in amp_rewrite.__all__]
-    named += [getattr(module, name) for module in (options, half, training) for name in module.__all__]
-    for module in (demo, errors, testing):
-        named += [found for name, found in vars(module).items() if name[0] != "_" and own(found, module)]
-    for found in filter(callable_or_class, named):
+    for found in NAMES.values():
+        if not inspect.isclass(found) and not inspect.isfunction(found):
+            continue  # a mere value, such as FLOAT16
         yield place(found), found
         for name, member in vars(found).items() if inspect.isclass(found) else ():
             function = getattr(member, "__func__", member)
             if name[0] != "_" and inspect.isfunction(function):
                 yield place(function), function
-
-
-def own(found, module):
-    """Whether a name of a module is defined there."""
-    return getattr(found, "__module__", "") == module.__name__
-
-
-def callable_or_class(found):
-    """Whether it is no mere value, such as FLOAT16."""
-    return inspect.isclass(found) or inspect.isfunction(found)
 
 
 def place(found):

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,22 +34,18 @@ def blocks(language, *pages):
     ]
 
 
-def run(*command, folder, check=True):
-    """Runs a command in a folder, with this checkout's package."""
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        check=check,
-        capture_output=True,
-        text=True,
-    )
+def printed(line, exit_code=0):
+    """What a command line prints here; behind it may stand a comment."""
+    done = commands.run(*(word.strip("'") for word in re.split("  #| # ", line)[0].split()[1:]))
+    assert done.exit_code == exit_code, f"{line}: {done.output}"
+    return done.stdout
 
 
 @pytest.mark.parametrize("block", blocks("python", README, PAGES["python.md"], PAGES["measurements.md"]))
-def test_a_python_block_runs(block, tmp_path):
+def test_a_python_block_runs(block, tmp_path, monkeypatch):
     """Every Python block runs as it is, with warnings as errors."""
-    run(sys.executable, "-W", "error", "-c", block, folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {"__name__": "__main__"})
 
 
 @pytest.mark.slow
@@ -66,9 +60,7 @@ def test_the_shell_blocks_run_in_order(tmp_path, monkeypatch):
     ]
     assert len(lines) > 5
     for line in lines:
-        words = [word.strip("'") for word in line.split("  #")[0].split()]
-        done = commands.run(*words[1:])
-        assert done.exit_code == 0, f"{line}: {done.output}"
+        printed(line)
 
 
 MISSING = re.compile(r"needs the package|no Dask scheduler|matches no node|is no input of the model")
@@ -125,48 +117,40 @@ def test_every_indented_command_runs():
 
 
 @pytest.fixture(scope="module")
-def demo_folder(tmp_path_factory):
+def work(tmp_path_factory):
     """A folder in which the demo has written its network, in `work`."""
     folder = tmp_path_factory.mktemp("documents")
-    run(sys.executable, "-m", "amp_rewrite", "demo", "-o", "work", folder=folder)
+    assert commands.run("demo", "-o", folder / "work").exit_code == 0
     return folder
 
 
-def test_explain_prints_what_its_page_shows(demo_folder):
-    """The chain of causes on the page is what the command prints."""
-    shown = run(
-        sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", "rms_sqrt", folder=demo_folder
-    )
-    assert shown.stdout.strip() in PAGES["explain.md"]
-
-
-def test_explain_lists_the_causes_that_its_page_shows(demo_folder):
-    """The list of what keeps nodes in float32 is what the command prints."""
-    shown = run(sys.executable, "-m", "amp_rewrite", "explain", "work/demo.onnx", folder=demo_folder)
-    causes = shown.stdout.split("open dimensions")[0]
+def test_explain_prints_what_its_page_shows(work, monkeypatch):
+    """The chain of causes on the page, and the list of what keeps nodes in float32, are what it prints."""
+    monkeypatch.chdir(work)
+    assert printed("amp-rewrite explain work/demo.onnx rms_sqrt").strip() in PAGES["explain.md"]
+    causes = printed("amp-rewrite explain work/demo.onnx").split("open dimensions")[0]
     assert causes.count("to allow:") == 2
     assert causes in PAGES["explain.md"]
 
 
-def test_the_demo_prints_what_the_readme_shows(tmp_path):
+def test_the_demo_prints_what_the_readme_shows(tmp_path, monkeypatch):
     """The block of the README is what `demo` prints, apart from the numbers of the comparison."""
-    printed = run(sys.executable, "-m", "amp_rewrite", "demo", folder=tmp_path).stdout.splitlines()
+    monkeypatch.chdir(tmp_path)
+    lines = printed("amp-rewrite demo").splitlines()
     (block,) = re.findall(r"```\n(output [^`]*amp_rewrite_demo/[^`]*)```", README)
     shown = block.splitlines()
-    assert list(map(without_numbers, printed)) == list(map(without_numbers, shown))
-    assert printed[-2:] == shown[-2:]
+    assert list(map(without_numbers, lines)) == list(map(without_numbers, shown))
+    assert lines[-2:] == shown[-2:]
 
 
 @pytest.mark.slow
-def test_a_verdict_that_fails_is_the_one_that_its_page_shows(demo_folder):
+def test_a_verdict_that_fails_is_the_one_that_its_page_shows(work, monkeypatch):
     """The command ends with exit code 1 and prints what is shown, apart from numbers."""
+    monkeypatch.chdir(work)
     (command,) = re.findall(r"^amp-rewrite .*bright\.npz$", PAGES["verification.md"], re.MULTILINE)
     (script,) = blocks("python", PAGES["verification.md"])
-    run(sys.executable, "-c", script, folder=demo_folder)
-    words = command.split()[1:]
-    printed = run(sys.executable, "-m", "amp_rewrite", *words, folder=demo_folder, check=False)
-    assert printed.returncode == 1
-    lines = printed.stdout.splitlines()
+    exec(script, {})
+    lines = printed(command, exit_code=1).splitlines()
     verdict = [line for line in lines if not line.startswith("warning")]
     assert len(verdict) == 5
     shown = [without_numbers(line) for line in PAGES["verification.md"].splitlines()]

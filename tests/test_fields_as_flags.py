@@ -6,13 +6,15 @@ import inspect
 import re
 from pathlib import Path
 
-import numpy as np
-import onnx
+import click
 import pytest
 
 import amp_rewrite
-from amp_rewrite import demo, errors, training
+from amp_rewrite import errors, training
+from amp_rewrite.cli import main
+from amp_rewrite.cli.commands import loaded
 from amp_rewrite.cli.fields_as_flags import flags, in_flags
+from amp_rewrite.cli.file_conflicts import INEFFECTIVE
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.options import ExternalData, Options, Pins
@@ -35,36 +37,39 @@ SUGGESTS = {
     "coverage/counts.py",
 }
 CORE = ("analysis", "colouring", "model", "numerics", "onnx_types", "policy", "rewriting")
-LIBRARY = [
-    path
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if path.relative_to(PACKAGE).parts[0] not in ("cli", "many.py")  # which runs the command
-    and path.relative_to(PACKAGE).as_posix() not in SUGGESTS
-]
-
-
-def without_declared_flags(tree):
-    """A module without the table of options that names their flags."""
-    tree.body = [node for node in tree.body if getattr(getattr(node, "target", None), "id", "") != "DECLARED"]
-    return tree
 
 
 def texts(path):
     """The string constants of a module that are no documentation, nor the declaration of the flags."""
-    tree = without_declared_flags(ast.parse(path.read_text()))
+    tree = ast.parse(path.read_text())
+    tree.body = [node for node in tree.body if getattr(getattr(node, "target", None), "id", "") != "DECLARED"]
     documents = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in documents)
     return [node.value for node in constants if isinstance(node.value, str)]
 
 
-def test_the_library_names_no_flag():
+@pytest.fixture(scope="module")
+def library():
+    """The texts of each module of the library, by its path in the package."""
+    paths = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+    ours = [name for name in paths if name.split("/")[0] not in ("cli", "many.py") and name not in SUGGESTS]
+    return {name: texts(paths[name]) for name in ours}
+
+
+def test_the_library_names_no_flag(library):
     """A message of the library can be read by who called it from Python; in the core no text begins so."""
-    found = {path: [text for text in texts(path) if FLAG.search(text)] for path in LIBRARY}
-    assert {path: wrong for path, wrong in found.items() if wrong} == {}
-    core = [
-        path for path in LIBRARY if path.relative_to(PACKAGE).parts[0] in CORE and path.name != "reasons.py"
+    assert [text for found in library.values() for text in found if FLAG.search(text)] == []
+    core = [name for name in library if name.split("/")[0] in CORE and not name.endswith("reasons.py")]
+    assert [text for name in core for text in library[name] if text.startswith("--")] == []
+
+
+def test_every_field_in_a_message_has_a_flag(library):
+    """What is in backticks in a message is a field with a flag, or the command itself."""
+    quoted = [
+        word for found in library.values() for text in found for word in re.findall("`([^`{}]+)`", text)
     ]
-    assert [text for path in core for text in texts(path) if text.startswith("--")] == []
+    assert len(set(quoted)) > 5
+    assert {word for word in quoted if word not in flags() and not word.startswith("amp-rewrite ")} == set()
 
 
 def test_every_flag_stands_for_a_field_that_is_there():
@@ -90,13 +95,6 @@ def test_every_flag_stands_for_a_field_that_is_there():
     assert [name for name in flags() if name.split("=")[0] not in known] == []
 
 
-def test_every_field_in_a_message_has_a_flag():
-    """What is in backticks in a message is a field with a flag, or the command itself."""
-    quoted = [word for path in LIBRARY for text in texts(path) for word in re.findall("`([^`{}]+)`", text)]
-    assert len(set(quoted)) > 5
-    assert {word for word in quoted if word not in flags() and not word.startswith("amp-rewrite ")} == set()
-
-
 def test_fields_become_flags_and_all_else_stays():
     """Only what is in backticks and in the table is another text on the command line."""
     error = errors.OptionError("m.onnx is the input", remedy="choose another, or say `in_place=True`")
@@ -104,45 +102,25 @@ def test_fields_become_flags_and_all_else_stays():
     assert in_flags("see `amp-rewrite explain`, in_place=True") == "see `amp-rewrite explain`, in_place=True"
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with a model in it, to stand in."""
-    onnx.save(demo.network(), tmp_path / "m.onnx")
-    np.savez(tmp_path / "wrong.npz", image=np.zeros((1, 3, 1, 1), np.float32))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def test_all_commands_together_have_at_most_sixty_flags():
+    """As --help-all lists them, with --help, --help-all and --version."""
+    commands = [loaded(stub) for stub in main.commands.values()]
+    found = {
+        max(parameter.opts, key=len)
+        for command in (main, *commands)
+        for parameter in command.get_params(click.Context(command))
+        if isinstance(parameter, click.Option)
+    }
+    assert len(found) <= 60, sorted(found)
+    assert run("coverage", "--help").output.count("--rules") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("m.onnx -o m.onnx", "m.onnx is the input itself; choose another place, or use --in-place"),
-        (
-            "m.onnx --keep-full nothing_like_it",
-            "--keep-full nothing_like_it matches no node that computes in",
-        ),
-        ("m.onnx --force-half (", "--force-half ( is not a valid regular expression"),
-        ("m.onnx --plan wrong.npz", "make it again with --save-plan"),
-        ("coverage m.onnx --rules baseline=none.json", "write it with --report baseline=FILE"),
-        ("m.onnx --dim batch=999999999999999", "give smaller sizes with --dim"),
-    ],
-)
-def test_the_command_line_names_flags(folder, flags, said):
-    """Each error on the command line has the flag that helps, and no field."""
-    done = run(*flags.split())
-    assert done.exit_code == 2
-    assert said in done.output
-    assert "`" not in done.output.replace("`amp-rewrite explain`", "")
-    assert not (folder / "m_fp16.onnx").exists()
-
-
-def test_a_model_that_is_not_compared_names_flags(folder):
-    """Why there is no verdict is said in flags as well."""
-    pytest.importorskip("onnxruntime")
-    proto = demo.network()
-    proto.graph.input[0].type.tensor_type.ClearField("shape")
-    onnx.save(proto, folder / "m.onnx")
-    done = run("m.onnx", "--json", "report.json")
-    for said in (done.output, (folder / "report.json").read_text()):
-        assert "with --data FILE.npz" in said
-        assert "`" not in said
+@pytest.mark.parametrize("rule", INEFFECTIVE, ids=lambda rule: f"{rule.beside} {rule.flags[0]}")
+def test_every_flag_without_effect_is_one(rule):
+    """A flag that is renamed takes the table with it: some command has all that a rule names."""
+    named = {flag.split()[0] for flag in (rule.beside, *rule.flags, *rule.unless)}
+    spellings = (
+        {option for parameter in command.params for option in parameter.opts}
+        for command in map(loaded, main.commands.values())
+    )
+    assert any(named <= each for each in spellings)

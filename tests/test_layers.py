@@ -1,3 +1,5 @@
+"""The source and its map: what imports what, changes a model and prints, as docs/design.md says."""
+
 import ast
 import functools
 import re
@@ -50,9 +52,9 @@ def _called(function):
 
 
 @functools.cache
-def tree_of(path):
-    """A module as it is parsed, once for all tests."""
-    return ast.parse(path.read_text())
+def nodes_of(path):
+    """The nodes of a module as it is parsed, once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 def offending(problem, modules=MODULES):
@@ -71,7 +73,7 @@ def test_a_module_imports_only_from_above():
 def imported_from_below(path):
     """The entries that a module imports and may not; the demo stands alone, for the command line only."""
     here = entry(path.relative_to(PACKAGE).with_suffix("").parts)
-    names = imported(ast.walk(tree_of(path)))
+    names = imported(nodes_of(path))
     used = {entry(name[1:]) for name in names if name[0] == "amp_rewrite"} - {here}
     above = set(ORDER[: ORDER.index(here)]) - (set() if here == "cli" else {"demo"})
     return sorted(used if here == "demo" else used - above)
@@ -84,13 +86,13 @@ def test_only_running_needs_onnxruntime():
 
 def asks_onnxruntime(path):
     """Whether a module imports onnxruntime where it may not."""
-    here = entry(path.relative_to(PACKAGE).with_suffix("").parts)
-    tree = tree_of(path)
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    lazy = {node for function in functions for node in ast.walk(function)}
-    allowed = set(ast.walk(tree)) if here == "running" else set()
-    allowed |= lazy if path.relative_to(PACKAGE).as_posix() in ASKING else set()
-    names = imported(node for node in ast.walk(tree) if node not in allowed)
+    if entry(path.relative_to(PACKAGE).with_suffix("").parts) == "running":
+        return False
+    lazy = set()
+    if path.relative_to(PACKAGE).as_posix() in ASKING:
+        functions = (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef))
+        lazy = {node for function in functions for node in ast.walk(function)}
+    names = imported(node for node in nodes_of(path) if node not in lazy)
     return "onnxruntime" in {name[0] for name in names}
 
 
@@ -105,26 +107,18 @@ def test_the_certificate_shares_nothing_with_what_it_judges():
 
 def shared_with_the_judged(path):
     """What a module of the certificate imports and may not."""
-    names = list(imported(ast.walk(tree_of(path))))
+    names = list(imported(nodes_of(path)))
     ours = {entry(name[1:]) for name in names if name[0] == "amp_rewrite"}
     return sorted(ours - WITNESS) + ["onnx_ir" for name in names if name[0] == "onnx_ir"]
 
 
-def sentence(start, end):
-    """What CONTRIBUTING.md says between two phrases."""
-    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
-    return text[text.index(start) : text.index(end)]
-
-
 def test_contributing_names_who_imports_onnxruntime():
     """CONTRIBUTING.md names those that do, and no others."""
-    said = sentence("Only `running/` imports onnxruntime", "so the rewrite works without it")
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    said = page.partition("Only `running/` imports onnxruntime")[2].partition("rewrite works without it")[0]
     assert set(re.findall(r"`(\S+\.py)`", said)) == ASKING
-    assert {name for name in ASKING if "onnxruntime" in _imports(PACKAGE / name)} == ASKING
-
-
-def _imports(path):
-    return {name[0] for name in imported(ast.walk(tree_of(path)))}
+    for name in ASKING:
+        assert ("onnxruntime",) in {each[:1] for each in imported(nodes_of(PACKAGE / name))}
 
 
 FIELDS = {"type", "shape", "name", "const_value"}
@@ -144,10 +138,9 @@ ON_HOLDERS = {"append", "clear", "extend", "insert", "pop", "remove", "sort", "u
 
 def test_the_design_names_who_changes_a_model():
     """docs/design.md names each module that assigns to parts of a model, or calls what changes them."""
-    page = (ROOT / "docs" / "design.md").read_text()
-    said = page[page.index("## What may change a model") : page.index("## Ten decisions")]
+    said = section("What may change a model")
     inner = (path for path in MODULES if path.parent.name != "running")
-    found = [path for path in inner if any(map(changes, ast.walk(tree_of(path))))]
+    found = [path for path in inner if any(map(changes, nodes_of(path)))]
     assert set(re.findall(r"`(\w+\.\w+)`", said)) == {f"{path.parent.name}.{path.stem}" for path in found}
 
 
@@ -172,9 +165,65 @@ def is_part(target):
     return ast.unparse(target.value) != "self"
 
 
+PRINTS = re.compile(r"rich(?!\.table\.Column)\b.*|click\.s?echo|print|.*std(out|err)\.write|warnings\.warn")
+PRINTING = {
+    "console.py": "where everything is printed",
+    "cli/progress.py": "a spinner with stages of ours",
+    "cli/exit_codes.py": "the one line of an error",
+    "cli/commands.py": "the version",
+    "cli/flag_builders.py": "the help of a command",
+    "process/startup.py": "that a package is missing, in words of ours and of Python",
+}
+
+
+def test_one_module_prints():
+    """A print that forgets the escapes has no place to stand."""
+    assert set(offending(prints)) == set(PRINTING)
+
+
+def prints(path):
+    """Whether a module calls or imports what prints."""
+    nodes = nodes_of(path)
+    called = (ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call))
+    names = (".".join(name) for name in imported(nodes))
+    return any(map(PRINTS.fullmatch, (*called, *names)))
+
+
 LONGEST = 500
 
 
 def test_a_file_is_short():
     """A module is one subject."""
     assert offending(lambda path: len(path.read_text().splitlines()) > LONGEST) == {}
+
+
+# ---- docs/design.md
+
+PAGE = (ROOT / "docs" / "design.md").read_text()
+
+
+def section(title):
+    """The text below a headline of the page."""
+    return next(text for text in PAGE.split("\n## ") if text.startswith(f"{title}\n"))
+
+
+def is_module(name):
+    """Whether a dotted name is a module or a folder of the package."""
+    place = PACKAGE.joinpath(*name.split("."))
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+def test_the_rooms_are_the_folders_in_their_order():
+    """Every folder has one line, in the order in which they import."""
+    rows = re.findall(r"^\| `(\w+)` \|", section("The rooms"), flags=re.MULTILINE)
+    assert rows == [name for name in ORDER if (PACKAGE / name).is_dir()]
+
+
+def test_the_design_names_what_is_there():
+    """Modules of the stages, and the files of tests."""
+    lines = [line for line in section("The story, stage by stage").splitlines() if line.startswith("    ")]
+    places = [place for line in lines for place in re.split("  +", line)[-1].split(", ")]
+    assert len(places) >= 12
+    assert [place for place in places if not is_module(place)] == []
+    tests = re.findall(r"`(tests/[a-z_]+\.py)`", PAGE)
+    assert [name for name in tests if not (ROOT / name).is_file()] == []

@@ -1,3 +1,5 @@
+"""What is packed, and that lists are found in a wheel, an editable install and a clone."""
+
 import os
 import shutil
 import subprocess
@@ -60,20 +62,18 @@ def site(tmp_path_factory):
 
 
 def test_the_wheel_holds_the_package_and_its_data(site):
-    """Lists, tables and the typing marker are inside; the clone's door and the tests are not."""
+    """Lists, tables, the page, the typing marker, the command and all licences; no tests."""
     inside = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
     assert LISTS
     assert DATA
-    assert {f"amp_rewrite/oplists/{name}" for name in LISTS} <= inside
-    assert set(DATA) <= inside
     assert "amp_rewrite/reporting/html/vendor/d3.min.js" in PAGE
-    assert set(PAGE) <= inside
-    assert "amp_rewrite/py.typed" in inside
+    assert {
+        *DATA,
+        *PAGE,
+        "amp_rewrite/py.typed",
+        *(f"amp_rewrite/oplists/{name}" for name in LISTS),
+    } <= inside
     assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"amp_rewrite"}
-
-
-def test_the_wheel_carries_licence_and_command(site):
-    """Our licence and those of what we carry travel with the wheel, and it makes the command amp-rewrite."""
     (info,) = site.glob("*.dist-info")
     vendored = [path for path in PAGE if path.endswith(".LICENSE")]
     assert len(vendored) == 2
@@ -93,6 +93,7 @@ def test_lists_are_found_in_a_wheel(site, tmp_path):
     assert probed(tmp_path, [site]) == (site, site / "amp_rewrite" / "oplists", LISTS)
 
 
+@pytest.mark.slow
 def test_lists_are_found_in_an_editable_install(tmp_path):
     """An editable install reads the lists of the checkout."""
     site = built("editable", tmp_path)
@@ -101,16 +102,9 @@ def test_lists_are_found_in_an_editable_install(tmp_path):
     assert probed(tmp_path, path) == (ROOT, ROOT / "oplists", LISTS)
 
 
-def test_lists_are_found_in_a_bare_clone(tmp_path):
-    """A checkout that nobody installed reads its own lists."""
+@pytest.mark.slow
+def test_a_bare_clone(tmp_path):
+    """A checkout that nobody installed reads its own lists, and has two doors that open from anywhere."""
     assert probed(tmp_path, [ROOT]) == (ROOT, ROOT / "oplists", LISTS)
-
-
-def test_the_door_of_a_bare_clone_opens_from_anywhere(tmp_path):
-    """`python cli.py` needs neither an install nor a working directory."""
     assert "Usage" in python(ROOT / "cli.py", "--help", cwd=tmp_path)
-
-
-def test_the_package_is_a_command(tmp_path):
-    """`python -m amp_rewrite` is the same door."""
     assert "Usage" in python("-m", "amp_rewrite", "--help", cwd=tmp_path, path=[ROOT])

@@ -14,7 +14,7 @@ from amp_rewrite.placement.profile import CPU
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
 from tests import text
-from tests.test_cli import failure, run
+from tests.commands import failure, run
 
 CUDA = "CUDAExecutionProvider"
 

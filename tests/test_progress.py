@@ -22,20 +22,16 @@ class Recorded(progress.ShownProgress):
 
     def __init__(self):
         super().__init__(Progress(disable=True))
-        self.told = []
+        self.told, self.stage = [], ""
 
     def __call__(self, stage):
         """A stage begins."""
+        self.stage = stage
         self.told.append(stage)
 
     def count(self, done, total):
         """Steps are done."""
         self.told.append((self.stage, done, total))
-
-    @property
-    def stage(self):
-        """The last stage that began."""
-        return next(told for told in reversed(self.told) if isinstance(told, str))
 
 
 @pytest.fixture
@@ -63,9 +59,7 @@ STEPS = [
 """The steps of a comparison, each of which takes long for a large model."""
 
 
-def counts(stage, total):
-    """The counts of a stage whose steps are drawn one by one."""
-    return [(stage, done, total) for done in range(total)]
+COUNTS = [(STEPS[-1], done, 3) for done in range(3)]
 
 
 def test_samples_are_counted(model, shown):
@@ -73,19 +67,18 @@ def test_samples_are_counted(model, shown):
     assert run("verify", model, model, "--samples", "3").exit_code == 0
     assert shown[0] == "verify"
     assert shown[1:4] == STEPS
-    assert shown[4:7] == counts(STEPS[-1], 3)
+    assert shown[4:7] == COUNTS
     del shown[:]
     assert run(model, "--samples", "3").exit_code == 0
-    assert set(counts(STEPS[-1], 3)) < set(shown)
+    assert set(COUNTS) < set(shown)
     del shown[:]
     assert run("verify", model, model).exit_code == 0
     assert shown == ["verify", *STEPS, "blame"]
 
 
-@pytest.mark.parametrize("command", [[], ["tune"]], ids=["rewrite", "tune"])
-def test_a_search_tells_its_steps(model, shown, command):
-    """In `tune`, and where the main job tunes what failed: runs, the error, and how much is rounded."""
-    run(*command, model, "--tolerance", "error=1e-5")
+def test_a_search_tells_its_steps(model, shown):
+    """Runs, the error, and how much is rounded; the main job tunes what failed as `tune` does."""
+    run(model, "--tolerance", "error=1e-5")
     steps = [told for told in shown if isinstance(told, str) and told.startswith("tune: ")]
     assert steps
     assert " runs, error " in steps[-1]

@@ -7,41 +7,30 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import amp_rewrite
 from amp_rewrite import Options, version
-from amp_rewrite.cli import main
+from tests.commands import run
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture
-def not_asked():
-    """Nobody has asked for the version yet."""
+def missing(name):
+    """What asks for the version where nothing is installed."""
+    raise metadata.PackageNotFoundError(name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [({"amp-rewrite": "1.2.3"}.__getitem__, "1.2.3"), (missing, version.UNKNOWN)]
+)
+def test_the_version_is_that_of_the_command(monkeypatch, asked, found):
+    """Both say the version that pip shows; in a bare clone one that packaging tools can read."""
     vars(amp_rewrite).pop("__version__", None)
-    yield
+    monkeypatch.setattr(metadata, "version", asked)
+    assert amp_rewrite.__version__ == found
+    assert run("--version").output == f"amp-rewrite, version {found}\n"
     vars(amp_rewrite).pop("__version__", None)
-
-
-@pytest.mark.usefixtures("not_asked")
-def test_the_version_is_that_of_the_command(monkeypatch):
-    """Where the package is installed, both say the version that pip shows."""
-    monkeypatch.setattr(metadata, "version", {"amp-rewrite": "1.2.3"}.__getitem__)
-    assert amp_rewrite.__version__ == "1.2.3"
-    assert CliRunner().invoke(main, ["--version"]).output == "amp-rewrite, version 1.2.3\n"
-
-
-@pytest.mark.usefixtures("not_asked")
-def test_a_bare_clone_has_a_version_too(monkeypatch):
-    """Nothing is installed: the version is one that packaging tools can read, and no error."""
-
-    def missing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    assert amp_rewrite.__version__ == version.UNKNOWN == "0+unknown"
-    assert "version 0+unknown" in CliRunner().invoke(main, ["--version"]).output
+    assert version.UNKNOWN == "0+unknown"
 
 
 def test_importing_the_package_does_not_look_up_its_version():

@@ -1,9 +1,11 @@
-"""Files that a run reads: whatever is no regular file is refused at once, at both doors."""
+"""Files that a run reads: only regular ones, at once, and as they were when it began."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +14,17 @@ import onnx
 import pytest
 
 import amp_rewrite
+from amp_rewrite import Options, rewrite
 from amp_rewrite.coverage import coverage_rules
-from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.errors import ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.rewriting import plan_files
 from tests import text
-from tests.commands import failure
+from tests.model_files import GRAPH, content, saved
+from tests.refusals import refusal
+
+__all__ = ["saved"]
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running.inputs.feeds import Data, feeds
@@ -26,32 +32,13 @@ from amp_rewrite.running.inputs.feeds import Data, feeds
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 
 ROOT = Path(__file__).parents[1]
-AT_ONCE = 60
-"""Seconds: a run that waits for a pipe's writer waits for ever."""
 
 
 @pytest.fixture
 def pipe(tmp_path):
-    """A pipe that nobody writes to."""
+    """A pipe that nobody writes to: who waits for a writer waits for ever."""
     os.mkfifo(tmp_path / "pipe")
     return tmp_path / "pipe"
-
-
-@pytest.fixture
-def model(tmp_path):
-    """A small model in a file."""
-    path = tmp_path / "m.onnx"
-    onnx.save(text.model("g (float[2, 2] x) => (float[2, 2] y) { y = MatMul (x, x) }"), path)
-    return path
-
-
-def refused(call, path):
-    """The one line with which a file is refused."""
-    with pytest.raises(AmpRewriteError) as caught:
-        call(path)
-    assert "\n" not in str(caught.value)
-    assert caught.value.remedy
-    return str(caught.value)
 
 
 def verify_with(data):
@@ -72,19 +59,16 @@ READERS = {
     "baseline": coverage_rules.load_baseline,
     "data": verify_with,
 }
-each_reader = pytest.mark.parametrize("call", READERS.values(), ids=READERS)
 
 
-@each_reader
-def test_pipes_are_refused_in_python(call, pipe):
-    """Nobody waits for a writer, and the line says what to do with what a shell's <(...) gives."""
-    assert refused(call, pipe) == f"{pipe}: is a pipe, not a file; save what comes through it to a file first"
-
-
-@each_reader
-def test_devices_are_refused(call):
-    """A device without end is not read at all."""
-    assert refused(call, Path("/dev/zero")) == "/dev/zero: is a device, not a file; give a regular file"
+@pytest.mark.parametrize("call", READERS.values(), ids=READERS)
+def test_what_is_no_file_is_refused_in_python(call, pipe):
+    """Nobody waits for a writer, nor reads a device without end; the line says what to do. The command is in
+    inputs.transcript.
+    """
+    said = "is a pipe, not a file; save what comes through it to a file first"
+    assert refusal(call, pipe) == f"{pipe}: {said}"
+    assert refusal(call, Path("/dev/zero")) == "/dev/zero: is a device, not a file; give a regular file"
 
 
 def test_sockets_are_refused(tmp_path, monkeypatch):
@@ -92,77 +76,109 @@ def test_sockets_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a socket's path must be short
     with socket.socket(socket.AF_UNIX) as made:
         made.bind("s")
-        assert refused(amp_rewrite.analyze, Path("s")) == "s: is a socket, not a file; give a regular file"
+        assert refusal(amp_rewrite.analyze, Path("s")) == "s: is a socket, not a file; give a regular file"
 
 
-def test_what_takes_the_place_of_a_file_is_refused(pipe, model, monkeypatch):
+def test_what_takes_the_place_of_a_file_is_refused(pipe, saved, monkeypatch):
     """Between the first look and the opening, a pipe may have come: the file that is open counts."""
-    found = model.stat()
+    found = saved.stat()
     monkeypatch.setattr(Path, "stat", lambda *_, **__: found)
     with pytest.raises(reading.IrregularError, match="is a pipe"):
         reading.read(pipe)
 
 
-def test_links_to_files_are_read(model, pipe):
-    """A link is what it leads to."""
-    link = model.with_name("link.onnx")
-    link.symlink_to(model)
+def test_links_are_what_they_lead_to(saved, pipe):
+    """To a file, or to none; a file has an end."""
+    link = saved.with_name("link.onnx")
+    link.symlink_to(saved)
     assert amp_rewrite.analyze(link).plan
     link.unlink()
     link.symlink_to(pipe)
-    assert "is a pipe" in refused(amp_rewrite.analyze, link)
-
-
-def test_a_file_has_an_end(model):
-    """More bytes than make sense are not read."""
+    assert "is a pipe" in refusal(amp_rewrite.analyze, link)
     with pytest.raises(reading.IrregularError, match="is larger than 5 bytes"):
-        reading.read(model, 5)
-
-
-def test_a_path_that_no_file_can_have():
-    """A NUL ends a path for the system: one line."""
-    assert "character that is not valid in a path; check the path" in refused(plan_files.load, Path("a\0b"))
-    assert "is not a model; give the path of a file" in refused(amp_rewrite.analyze, Path("a\0b"))
-
-
-COMMANDS = {
-    "model": ("{pipe}",),
-    "plan": ("{model}", "--plan", "{pipe}"),
-    "list": ("{model}", "--list", "{pipe}"),
-    "data": ("{model}", "--data", "{pipe}"),
-    "explain": ("explain", "{pipe}"),
-    "explained plan": ("explain", "{pipe}.json"),
-    "coverage": ("coverage", "{pipe}"),
-    "rules": ("coverage", "{model}", "--rules", "{pipe}"),
-    "baseline": ("coverage", "{model}", "--rules", "baseline={pipe}"),
-    "verify": ("verify", "{model}", "{pipe}"),
-    "verify data": ("verify", "{model}", "{model}", "--data", "{pipe}"),
-    "bench": ("bench", "{model}", "{pipe}", "--seconds", "0"),
-}
-
-
-@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
-def test_pipes_are_refused_by_the_command(arguments, model, pipe, tmp_path):
-    """Exit code 2 and one line, wherever a path is given."""
-    os.mkfifo(tmp_path / "pipe.json")
-    said = failure(*(argument.format(model=model, pipe=pipe) for argument in arguments))
-    assert "is a pipe, not a file; save what comes through it to a file first" in said
+        reading.read(saved, 5)
 
 
 def test_a_sample_that_is_a_pipe(pipe, tmp_path):
     """Inside a folder of samples too."""
     pipe.rename(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", x=np.ones((2, 2), np.float32))
-    assert "a.npz: is a pipe" in refused(verify_with, tmp_path)
+    assert "a.npz: is a pipe" in refusal(verify_with, tmp_path)
     (tmp_path / "test_data_set_0").mkdir()
     (tmp_path / "a.npz").rename(tmp_path / "test_data_set_0" / "input_0.pb")
-    assert "input 'x' is a pipe" in refused(verify_with, tmp_path / "test_data_set_0")
+    assert "input 'x' is a pipe" in refusal(verify_with, tmp_path / "test_data_set_0")
 
 
-def test_a_model_on_standard_input(model):
+@pytest.mark.slow
+def test_a_model_on_standard_input(saved):
     """What the shell's < gives is a regular file under an odd name; what its | gives is none."""
-    run = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, timeout=AT_ONCE, check=False)
+    run = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     line = [sys.executable, "-m", "amp_rewrite", "/dev/stdin", "--dry-run", "-q"]
-    with model.open("rb") as file:
+    with saved.open("rb") as file:
         assert run(line, stdin=file).returncode == 0
     assert "/dev/stdin: is a pipe, not a file" in run(line, input="").stderr
+
+
+# ---- a model that changes while it is read is an error, and not a mixture of two
+
+
+def replaced(path):
+    """Another file takes its name."""
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
+def written_to(path):
+    """A byte changes, and the time of that is hidden, as far as that can be done."""
+    found = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def removed(path):
+    """The file goes."""
+    path.unlink()
+
+
+def made_a_pipe(path):
+    """A named pipe takes its name, into which nothing is ever written."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+CHANGES = {
+    replaced: "was changed or replaced while it was read",
+    written_to: "was changed or replaced while it was read",
+    removed: "there is no such file",
+    made_a_pipe: "is a pipe, not a file",
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        *(("copied", change) for change in CHANGES),
+        *((where, change) for where in ("m.onnx", "w.data", "in place") for change in (*CHANGES,)[:3]),
+    ],
+)
+def test_a_source_that_changes_meanwhile(tmp_path, where, change):
+    """Whichever file changes between reading and writing is named, and no result is there; a model in which
+    nothing becomes half is copied, and its source is named, not the result.
+    """
+    path, file = tmp_path / "m.onnx", tmp_path / ("w.data" if where == "w.data" else "m.onnx")
+    source = "g (float[4] x) => (float[4] y) { y = Exp (x) }" if where == "copied" else GRAPH
+    onnx.save(text.model(source), path, save_as_external_data=True, location="w.data")
+    time.sleep(0.02)  # file systems tell times apart by the ticks of a clock
+    before = {*content(tmp_path)}
+    said = f": {CHANGES[change]}" if where == "copied" else ""
+    with pytest.raises(ModelError, match=re.escape(str(file)) + said):
+        rewrite(path, Options(check=False), in_place=where == "in place", on_plan=lambda _: change(file))
+    assert {*content(tmp_path)} <= before
+
+
+def test_a_source_that_stays(saved):
+    """Reading is no change."""
+    assert rewrite(saved, Options(check=False)).model.is_file()

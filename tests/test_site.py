@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-import amp_rewrite
-from amp_rewrite import demo, errors, half, options, testing, training
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
 from amp_rewrite.operators.catalogue import CATALOGUE
 from amp_rewrite.policy import operator_lists, targets
+from tests.test_docstrings import NAMES
 from tools import generated_docs
 
 ROOT = Path(__file__).parents[1]
@@ -21,25 +20,12 @@ SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
 
 
-def public():
-    """Every public name, with the place that it is documented as."""
-    yield from (f"amp_rewrite.{name}" for name in amp_rewrite.__all__)
-    for module in (options, half, training):
-        yield from (f"{module.__name__}.{name}" for name in module.__all__)
-    for module in (testing, demo, errors):
-        yield from (
-            f"{module.__name__}.{name}"
-            for name, found in vars(module).items()
-            if name[0] != "_" and getattr(found, "__module__", "") == module.__name__
-        )
-
-
 def test_every_public_name_is_in_the_reference():
     """Once, by the name under which it is imported; those of a second module under its first."""
     documented = re.findall(r"^::: ([\w.]+)$", PAGES["api.md"], re.MULTILINE)
     assert len(documented) == len(set(documented))
     named = {name.rpartition(".")[2] for name in documented}
-    assert {name for name in public() if name.rpartition(".")[2] not in named} == set()
+    assert {name for name in NAMES if name.rpartition(".")[2] not in named} == set()
     for name in documented:
         module, _, last = name.rpartition(".")
         assert hasattr(inspect.importlib.import_module(module), last), name

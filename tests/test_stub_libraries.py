@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,74 +67,69 @@ def test_what_a_provider_needs_is_built(provider, tmp_path):
 
 
 @needs_gcc
-def test_libraries_are_built_once_into_the_cache(provider, tmp_path, monkeypatch):
-    """By onnxruntime's version, with nothing half done beside them."""
-    runtime = provider()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(stub_libraries, "installed", lambda: runtime)
-    found = stub_libraries.folder()
-    assert found.parent == tmp_path / "cache" / "amp-rewrite" / "cuda-stub"
-    assert found.name.startswith("1.99.0-")
-    assert list(found.parent.iterdir()) == [found]
-    monkeypatch.setattr(stub_libraries, "build", lambda *_: pytest.fail("they are built already"))
-    assert stub_libraries.folder() == found
-    monkeypatch.setattr(stub_libraries, "installed", lambda: replace(runtime, version="2.0.0"))
-    with pytest.raises(pytest.fail.Exception):
-        stub_libraries.folder()
-
-
-@needs_gcc
 def test_another_cuda_is_refused(provider, tmp_path):
     """The structures in C are those of CUDA 13."""
     with pytest.raises(OptionError, match=r"1\.99\.0 is not built for CUDA 13"):
         stub_libraries.build(provider(12), tmp_path)
 
 
-def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
-    """With what would help."""
-    (tmp_path / "cache").write_text("a file")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.fixture
+def without(monkeypatch):
+    """An onnxruntime of which nothing is built yet."""
     monkeypatch.setattr(stub_libraries, "installed", lambda: Installed("1.99.0", ()))
+    return monkeypatch
+
+
+def test_libraries_are_built_once_into_the_cache(tmp_path, without):
+    """By onnxruntime's version, with nothing half done beside them."""
+    built = []
+    without.setattr(stub_libraries, "build", lambda runtime, _: built.append(runtime.version))
+    without.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = stub_libraries.folder()
+    assert found.parent == tmp_path / "cache" / "amp-rewrite" / "cuda-stub"
+    assert found.name.startswith("1.99.0-")
+    assert list(found.parent.iterdir()) == [found]
+    assert stub_libraries.folder() == found
+    without.setattr(stub_libraries, "installed", lambda: Installed("2.0.0", ()))
+    assert stub_libraries.folder() != found
+    assert built == ["1.99.0", "2.0.0"]
+
+
+def test_where_the_cache_is(tmp_path, without):
+    """One that cannot be written is said, with what would help; a relative one is ignored, as XDG has it."""
+    (tmp_path / "cache").write_text("a file")
+    without.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(OutputError, match="set XDG_CACHE_HOME"):
         stub_libraries.folder()
-
-
-def test_a_relative_cache_is_ignored(monkeypatch):
-    """As the XDG specification has it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", "here")
-    monkeypatch.setattr(stub_libraries, "installed", lambda: Installed("1.99.0", ()))
-    monkeypatch.setattr(stub_libraries, "_publish", lambda *_: None)
+    without.setenv("XDG_CACHE_HOME", "here")
+    without.setattr(stub_libraries, "_publish", lambda *_: None)
     assert stub_libraries.folder().parent == Path("~/.cache/amp-rewrite/cuda-stub").expanduser()
 
 
-def test_a_command_runs_with_them(tmp_path, monkeypatch):
+def test_a_command_runs_with_them(tmp_path, without):
     """Where they are needed they come first, and its exit code is that of the tool; else nothing changes."""
-    monkeypatch.setattr(stub_libraries, "folder", lambda: tmp_path)
-    monkeypatch.setattr(stub_libraries, "needed", lambda: True)
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
+    without.setattr(stub_libraries, "folder", lambda: tmp_path)
+    without.setattr(stub_libraries, "needed", lambda: True)
+    without.setenv("LD_LIBRARY_PATH", "/before")
     assert stub_libraries.environment()["LD_LIBRARY_PATH"] == f"{tmp_path}:/before"
     code = "import os, sys; sys.exit(int(os.environ['LD_LIBRARY_PATH'].startswith(sys.argv[1])) + 4)"
-    monkeypatch.setattr(sys, "argv", ["tool", sys.executable, "-c", code, str(tmp_path)])
+    without.setattr(sys, "argv", ["tool", sys.executable, "-c", code, str(tmp_path)])
     with pytest.raises(SystemExit, match="5"):
         stub_libraries.main()
-    monkeypatch.setattr(stub_libraries, "needed", lambda: False)
+    without.setattr(stub_libraries, "needed", lambda: False)
     assert stub_libraries.environment()["LD_LIBRARY_PATH"] == "/before"
 
 
-def test_without_gcc_there_is_one_line(tmp_path, monkeypatch):
-    """It says what to install."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(stub_libraries, "installed", lambda: Installed("1.99.0", ()))
-    monkeypatch.setattr(stub_libraries, "needed", lambda: True)
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["tool", "true"])
+def test_what_is_missing_is_said(tmp_path, without):
+    """Without gcc one line says what to install; without onnxruntime-gpu none are needed."""
+    without.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    without.setattr(stub_libraries, "needed", lambda: True)
+    without.setattr(shutil, "which", lambda _: None)
+    without.setattr(sys, "argv", ["tool", "true"])
     with pytest.raises(SystemExit, match="stub libraries need gcc; install gcc"):
         stub_libraries.main()
-
-
-def test_without_onnxruntime_gpu_none_are_needed(monkeypatch):
-    """The command says what it lacks."""
-    monkeypatch.setattr(stub_libraries.importlib.util, "find_spec", lambda _: None)
+    without.undo()
+    without.setattr(stub_libraries.importlib.util, "find_spec", lambda _: None)
     stub_libraries.needed.cache_clear()
     assert stub_libraries.installed() is None
     assert stub_libraries.needed() is False

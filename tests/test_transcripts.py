@@ -2,12 +2,14 @@
 
 import pytest
 
+from tests import transcript_commands
 from tests.transcript_claims import renewed
 from tests.transcripts import TranscriptError, parse, run_paragraph
 
 MODEL = """> m.onnx
     g (float[4] x) => (float[4] y) { [e] y = Exp (x) }
 """
+PAGE = f"{MODEL}$ amp-rewrite explain m.onnx --html p.html >/dev/null 2>/dev/null | true && boxes p.html"
 CLAIMS = {
     "a line": ("$ echo one && echo two\none\ntwo", "$ echo one && echo two\none\nthree"),
     "a line too many": ("$ echo one\none", "$ echo one\none\ntwo"),
@@ -49,6 +51,7 @@ CLAIMS = {
         f"{MODEL}! amp-rewrite explain {{}}\n    m.onnx e | Exp",
     ),
     "half": (f"{MODEL}$ half m.onnx", f"{MODEL}$ half m.onnx\ne"),
+    "boxes": (f"{PAGE}\n0 border x: x\n...", f"{PAGE}\n0 half x: x\n..."),
     "nodes": (f"{MODEL}$ nodes m.onnx\nExp", f"{MODEL}$ nodes m.onnx\nLog"),
     "a model": (f"{MODEL}$ onnx m.onnx\n...\n... Exp (x)\n}}", f"{MODEL}$ onnx m.onnx\n...\n... Log (x)\n}}"),
 }  # fmt: skip
@@ -73,11 +76,11 @@ def test_a_claim_holds_or_fails(tmp_path, claim):
     assert "\n" in caught.value.told
 
 
-def test_a_refusal_writes_nothing(tmp_path):
+def test_a_refusal_writes_nothing(tmp_path, monkeypatch):
     """Exit code 2 and one line are not enough where a file has changed."""
-    broken = "# It holds.\n> f/m.onnx = demo.network()\n> f/n.onnx = b'no model'"
+    monkeypatch.setattr(transcript_commands, "_content", lambda _: object())
     with pytest.raises(TranscriptError, match=r"no refusal"):
-        ran(f"{broken}\n! amp-rewrite f -o out --skip=verify -q\n...", tmp_path)
+        ran("# It holds.\n! amp-rewrite none.onnx\nthere is no such file", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from amp_rewrite.rewriting import result_checks
 from amp_rewrite.tuning.comparing import Judging
 from tests import text
 from tests.commands import run
-from tests.test_file_conflicts import content
+from tests.model_files import content
 from tests.test_interruptible import ENDLESS, left_in, stopped
 
 GRAPH = """g (float[1,64] x) => (float[1,64] y) <float[64,64] w, float[1] big = {60000.0}> {

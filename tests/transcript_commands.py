@@ -10,6 +10,7 @@ import subprocess
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -125,10 +126,31 @@ def _list(pattern: str = "**/*") -> str:
     return " ".join(sorted(path.as_posix() for path in Path().glob(pattern) if not path.is_dir())) + "\n"
 
 
-def _json(path: str, *keys: str) -> str:
-    written, told = Path(path).read_text(encoding="utf-8"), []
+def page_data(path: Path) -> dict[str, Any]:
+    """What the scripts of a page read, or a file of JSON."""
+    written = path.read_text(encoding="utf-8")
     page = re.search(r'<script type="application/json" id="data">(.*?)</script>', written, re.DOTALL)
-    content = json.loads(page[1] if page else written)
+    return json.loads(page[1] if page else written)
+
+
+def _boxes(path: str) -> str:
+    page = page_data(Path(path))
+    names, lines = [box["name"] for box in page["boxes"]], []
+    for at, box in enumerate(page["boxes"]):
+        sides = [
+            ", ".join(
+                "half " * port["half"] + "stored " * port["stored"] + port["name"] for port in box[side]
+            )
+            for side in ("inputs", "outputs")
+        ]
+        wired = ", ".join(names[source] for source, target in page["wires"] if target == at)
+        shown = " -> ".join(filter(None, sides)) + f" < {wired}" * bool(wired)
+        lines.append(f"{box['graph']} {box['shade']} {box['name']}: {shown}\n")
+    return "".join(lines)
+
+
+def _json(path: str, *keys: str) -> str:
+    content, told = page_data(Path(path)), []
     if not keys:
         return f"{json.dumps(content, ensure_ascii=False)}\n"
     for key in keys:
@@ -154,8 +176,9 @@ def _onnx(path: str) -> str:
     return text.printed(onnx.load(path))
 
 
-COMMANDS = {"ls": _list, "json": _json, "half": _half, "nodes": _nodes, "onnx": _onnx}
+COMMANDS = {"ls": _list, "json": _json, "boxes": _boxes, "half": _half, "nodes": _nodes, "onnx": _onnx}
 """`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, of pages too;
+`boxes PAGE`: frame, colour and name of each box, what it reads and makes, and behind `<` what it is wired to;
 `half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
 as text.
 """

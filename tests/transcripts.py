@@ -24,7 +24,7 @@
   Below it stands all that is printed. `...` is any text of a line, or alone any lines, `{n}` a number, and a
   blank any number of them. `no: TEXT` stands nowhere. `[1]` is the exit code, where it is not 0.
 * `!` runs a command that must be refused: exit code 2, and one line on standard error alone, which contains
-  the text, or is it, where that begins with `amp-rewrite: `. No file changes.
+  the text, or is it, where that begins with `amp-rewrite: `. No file changes, and no field is named.
 * A command with a `{}`, or `{1}` and `{2}`, has rows: what is filled in, and claims with ` & ` between them,
   which are part of what is printed, `= ALL OF IT`, `no: TEXT` or `[1]`. A row goes on in lines with a deeper
   indent.
@@ -178,6 +178,8 @@ def _fault(sign: str, done: Any) -> list[str]:
         return [done.error]
     if sign == "!" and not (done.code == 2 and done.is_refusal):
         return ["no refusal: exit code 2, one line on standard error alone, and no file that changed"]
+    if sign == "!" and "`" in re.sub("`amp-rewrite[^`]*`", "", done.printed):
+        return ["a field of the library in place of a flag"]
     return []
 
 
