@@ -54,6 +54,10 @@ PRODUCTS = having(Trait.MULTIPLIES)
 RECURRENT = having(Trait.RECURRENT)
 BOUNDED = names(lambda each: each.limits) - {"Exp"}
 """Operators with results in [-1, 1] for any operand."""
+SAME_ELEMENTS = REARRANGES - having(Trait.REPEATS | Trait.CONVERTS | Trait.DRAWS)
+"""Operators whose output has each element of the input once."""
+EXACT = MOVERS | having(Trait.EXACT)
+"""Operators whose outputs are numbers of a half type where their inputs are."""
 KEEPING_ZERO = REARRANGES | {"Neg"}
 """Operators of ONNX whose output is zero if their first input is."""
 

@@ -77,6 +77,8 @@ class Trait(enum.Flag):
     """Its outputs differ from run to run, or from kernel to kernel."""
     FREE = enum.auto()
     """onnxruntime runs it without a copy, or on the host."""
+    EXACT = enum.auto()
+    """Its result is a number of a half type where its first input is."""
     REPEATS = enum.auto()
     """Its output has elements of its input several times."""
     CONVERTS = enum.auto()

@@ -35,7 +35,7 @@ OPERATORS: Family = {
     **family("GlobalLpPool", traits=_SUM | Trait.RANKED, scales=scaling.rounded(_PASSES)),
     **family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", traits=Trait.REDUCES),
     **family("AveragePool", traits=_POOL | Trait.SUMS | Trait.AVERAGES, scales=_LINEAR, flops=None),
-    **family("MaxPool", traits=_POOL, scales=_PASSES, flops=None),
+    **family("MaxPool", traits=_POOL | Trait.EXACT, scales=_PASSES, flops=None),
     **family("LpPool", traits=_POOL | Trait.SUMS, scales=scaling.rounded(_PASSES), flops=None),
     **family("QLinearAveragePool NhwcMaxPool", MICROSOFT, flops=None),
     **family("QLinearGlobalAveragePool QLinearReduceMean", MICROSOFT, traits=Trait.REDUCES),

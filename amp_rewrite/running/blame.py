@@ -15,10 +15,11 @@ from amp_rewrite.colouring import pin_patterns
 from amp_rewrite.model import inlining, loading, traversal
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema, shape_inference
+from amp_rewrite.operators.catalogue import CONTROL_FLOW, EXACT, names
 from amp_rewrite.policy import node_patterns
 from amp_rewrite.preparing import preparing
 from amp_rewrite.running import emulation, metrics, selections, sessions
-from amp_rewrite.running.emulation import KEEP_ROUNDED, emulated
+from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.instrumented_model import InstrumentedModel, shared_values
 from amp_rewrite.running.selections import Choice
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
@@ -183,10 +184,10 @@ def _rounds(node: ir.Node, of_float32: Collection[str]) -> bool:
     return not moves and _name(node) not in of_float32
 
 
-GATES = frozenset(("HardSigmoid", "Sigmoid", "Softmax"))
+GATES = names(lambda each: each.limits == {0.0, 1.0}) - {"Exp"}
 """Operators with results in 0..1 that scale others: a result of almost 0 is as good as 0."""
 
-_MOVING = KEEP_ROUNDED - {"Constant", "ConstantOfShape", "If", "Loop", "Scan"}
+_MOVING = EXACT - {"Constant", "ConstantOfShape"} - CONTROL_FLOW
 
 
 def _node_errors(

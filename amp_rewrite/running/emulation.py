@@ -26,16 +26,13 @@ from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES, Half
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.operators.catalogue import MOVERS
+from amp_rewrite.operators.catalogue import EXACT, SAME_ELEMENTS
 from amp_rewrite.rewriting import widened_model
 from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
 from amp_rewrite.running import scatter_emulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 
-KEEP_ROUNDED = MOVERS | frozenset("Abs Constant ConstantOfShape MaxPool Neg Relu Sign".split())
-"""Operators whose outputs are rounded if their inputs are: no Casts are needed behind them."""
-
-_COMMUTE = frozenset("Abs Flatten Identity MaxPool Neg Relu Reshape Squeeze Transpose Unsqueeze".split())
+_COMMUTE = SAME_ELEMENTS | frozenset(("Abs", "MaxPool", "Neg", "Relu"))
 """Operators that commute with rounding: they move values, or are monotonic on them."""
 
 
@@ -217,7 +214,8 @@ class _Emulator:
     def _round(self, value: ir.Value, dtype: ir.DataType, node: ir.Node) -> None:
         """Cast a node's output to half, and back for its consumers."""
         self._widen(value)
-        keeps = effective_op(node) in KEEP_ROUNDED and node.domain == ""
+        # rounded where its inputs are: no Casts are needed behind it
+        keeps = effective_op(node) in EXACT and node.domain == ""
         exact = keeps and self._unrounded.isdisjoint(node.inputs)
         if exact and not self._points.model_outputs(value):
             return

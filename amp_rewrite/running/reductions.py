@@ -21,6 +21,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.observed import NOTHING, Extremes
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import control_flow, element_types
+from amp_rewrite.operators.catalogue import SAME_ELEMENTS
 from amp_rewrite.rewriting.instrument import Instrument, instrument
 
 SINCE_COUNTS = 9
@@ -29,7 +30,6 @@ SINCE_COUNTS = 9
 _SINCE_STATES = 9
 """The first opset where a Scan has no batch axis."""
 
-_SAME_ELEMENTS = frozenset("Flatten Identity Reshape Squeeze Transpose Unsqueeze".split())
 """Operators whose output has the elements of their first input."""
 
 
@@ -152,7 +152,7 @@ class _Reducer:
         self._reduce(parts, (value for value in graph.inputs if not value.is_initializer()))
         for node in nodes:
             inner.extend(self._of_bodies(node))
-            is_copy = node.op_type in _SAME_ELEMENTS and not node.domain
+            is_copy = node.op_type in SAME_ELEMENTS and not node.domain
             if is_copy and (row := parts.row_of.get(node.inputs[0])):
                 row.names.append(node.outputs[0].name or "")
                 parts.row_of[node.outputs[0]] = row

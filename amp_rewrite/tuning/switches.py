@@ -19,8 +19,9 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.operators.catalogue import EXACT
 from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
-from amp_rewrite.running.emulation import KEEP_ROUNDED, SwitchedModel
+from amp_rewrite.running.emulation import SwitchedModel
 
 # Rounding places of a plan, and the sites of a search.
 #
@@ -128,7 +129,7 @@ def _is_tensor(graph: UnitGraph, value: ir.Value) -> bool:
 def _carries(graph: UnitGraph, unit: int) -> bool:
     """Return whether the outputs of a unit are rounded if its inputs are."""
     node, has_inputs = graph.units[unit].node, bool(graph.units[unit].uses)
-    moves = control_flow.may_have_bodies(node) or (effective_op(node) in KEEP_ROUNDED and not node.domain)
+    moves = control_flow.may_have_bodies(node) or (effective_op(node) in EXACT and not node.domain)
     return has_inputs and moves
 
 

@@ -14,22 +14,17 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_types import control_flow, schema
-from amp_rewrite.operators.catalogue import MOVERS, RECURRENT
+from amp_rewrite.operators.catalogue import RECURRENT
+from amp_rewrite.operators.record import FIRST, Holds
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
 Shape = tuple[int, ...]
 
 # The node inputs that a value reaches, directly or through operators that only move or cast it.
-
-_ALL_INPUTS = ("Concat", "Max", "Min", "SequenceConstruct")
-_INPUTS = {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2), "SequenceInsert": (0, 1)}
-_CARRIERS = MOVERS | frozenset("Cast CastLike Clip DequantizeLinear Optional OptionalGetElement".split())
-"""Operators whose outputs are the elements of an input, moved or in another type; of the first input unless
-the tables above have others.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +109,12 @@ def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
     if bindings is not None:
         entered = (binding.enters for binding in bindings if use.index in binding.inputs)
         return [body.inputs[i] for enters in entered for body, i in enters]
-    carries = use.operator in _ALL_INPUTS or use.index in _INPUTS.get(use.operator, (0,))
-    return use.node.outputs if use.operator in _CARRIERS and carries else ()
+    record = record_of(use.node)
+    converts = use.operator in ("CastLike", "DequantizeLinear") or record.holds in (
+        Holds.OPTIONAL,
+        Holds.CONTENT,
+    )
+    return use.node.outputs if use.index in (FIRST if converts else record.carries) else ()
 
 
 # Sizes that operators require of their inputs by the shapes of their weights, states and positions.
