@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 LARGEST, SMALLEST, INTEGERS = 65504, 2.0**-24, 2048
 MOVERS = ("Concat", "Identity", "Max", "Min", "Where")
-HUGE = (*MOVERS, "Add", "Neg", "Sub")
+HUGE = (*MOVERS, "Add", "Neg", "Sub", "Sum")
 MASK = (*HUGE, "Div", "Mul", "Sum")
 EPSILON = (*MOVERS, "Add", "Abs", "Clip", "Mul", "Sqrt", "Sub", "Sum")
 KEEPS = (*MOVERS, "Clip", "Div", "Mul", "Neg", "Relu")

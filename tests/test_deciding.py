@@ -35,7 +35,7 @@ def kind(proto):
 def test_nothing_is_bounded_where_it_decides_nothing():
     """A model of which no list denies anything for its range costs nothing."""
     found = analyze(RELU), analyze(between("[node] b = Exp (a)"))
-    assert [each.state.proven is None for each in found] == [True, False]
+    assert [each.computed.proven is None for each in found] == [True, False]
 
 
 @pytest.fixture

@@ -229,7 +229,15 @@ class Verdict:
         return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
 
     def undecided(self, why: Mapping[str, str]) -> Verdict:
-        """Return the verdict without judgement on these outputs, for reasons that `unproven` then lists."""
+        """Return the verdict without judgement on these outputs, for reasons that `unproven` then lists.
+
+        Examples:
+            >>> from amp_rewrite import verify
+            >>> from amp_rewrite.demo import feeds, network
+            >>> far = verify(network(), network(seed=1), feeds())
+            >>> far.undecided({far.outputs[0].name: "it is constant"}).unproven[-1]
+            'probabilities: it is constant'
+        """
         outputs = tuple(
             replace(output, broken=(), is_undecided=True) if output.name in why else output
             for output in self.outputs
