@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from amp_rewrite.operators import elementwise, movement, norms, products, reductions
-from amp_rewrite.operators.record import Move, Operator, Trait
+from amp_rewrite.operators.record import Move, Operator, Trait, merge
 
-CATALOGUE: Mapping[tuple[str, str], Operator] = {
-    **elementwise.OPERATORS,
-    **movement.OPERATORS,
-    **reductions.OPERATORS,
-    **norms.OPERATORS,
-    **products.OPERATORS,
-}
+CATALOGUE = merge(
+    elementwise.OPERATORS,
+    movement.OPERATORS,
+    reductions.OPERATORS,
+    norms.OPERATORS,
+    products.OPERATORS,
+)
 UNKNOWN = Operator()
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from amp_rewrite.operators import scaling
-from amp_rewrite.operators.record import MICROSOFT, Family, Norm, Trait, Typed, family
+from amp_rewrite.operators.record import MICROSOFT, Family, Norm, Trait, Typed, family, merge
 
 _LIKE = Trait.LIKE_FIRST
 _STASH = Typed("stash_type", "U", settable=False)
@@ -22,13 +22,13 @@ def _norm(
     return family(names, domain, norm=norm, scales=scales, traits=_LIKE, **_FLOPS | columns)
 
 
-OPERATORS: Family = {
-    **_norm("GroupNormalization InstanceNormalization", bias=2),
-    **_norm("LayerNormalization", bias=2, typed=_STASH),
-    **_norm("RMSNormalization", weights=(1,), flops=4),
-    **_norm("SimplifiedLayerNormalization", weights=(1,), typed=_STASH, flops=4),
-    **_norm("GroupNorm", MICROSOFT, fuses="GroupNormalization"),
-    **_norm(
+OPERATORS = merge(
+    _norm("GroupNormalization InstanceNormalization", bias=2),
+    _norm("LayerNormalization", bias=2, typed=_STASH),
+    _norm("RMSNormalization", weights=(1,), flops=4),
+    _norm("SimplifiedLayerNormalization", weights=(1,), typed=_STASH, flops=4),
+    _norm("GroupNorm", MICROSOFT, fuses="GroupNormalization"),
+    _norm(
         "SkipLayerNormalization",
         MICROSOFT,
         data=(0, 1, 4),
@@ -36,7 +36,7 @@ OPERATORS: Family = {
         fuses="LayerNormalization",
         flops=8,
     ),
-    **_norm(
+    _norm(
         "SkipSimplifiedLayerNormalization",
         MICROSOFT,
         data=(0, 1, 3),
@@ -44,11 +44,11 @@ OPERATORS: Family = {
         fuses="RMSNormalization SimplifiedLayerNormalization",
         flops=5,
     ),
-    **family("SimplifiedLayerNormalization", MICROSOFT, traits=_LIKE, fuses="RMSNormalization", flops=4),
-    **family("EmbedLayerNormalization", MICROSOFT, fuses="LayerNormalization", flops=9),
-    **family("SkipGroupNorm", MICROSOFT, fuses="GroupNormalization", flops=8),
-    **family("BranchwiseRMSNorm GatedRMSNorm", MICROSOFT, traits=_LIKE),
-    **family("MeanVarianceNormalization", traits=_LIKE, flops=5),
-    **family("LpNormalization", traits=_LIKE, scales=scaling.positive(scaling.free(0)), flops=3),
-    **family("LRN", traits=_LIKE, flops=None),
-}
+    family("SimplifiedLayerNormalization", MICROSOFT, traits=_LIKE, fuses="RMSNormalization", flops=4),
+    family("EmbedLayerNormalization", MICROSOFT, fuses="LayerNormalization", flops=9),
+    family("SkipGroupNorm", MICROSOFT, fuses="GroupNormalization", flops=8),
+    family("BranchwiseRMSNorm GatedRMSNorm", MICROSOFT, traits=_LIKE),
+    family("MeanVarianceNormalization", traits=_LIKE, flops=5),
+    family("LpNormalization", traits=_LIKE, scales=scaling.positive(scaling.free(0)), flops=3),
+    family("LRN", traits=_LIKE, flops=None),
+)

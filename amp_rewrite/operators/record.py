@@ -160,3 +160,11 @@ def family(names: str, domain: str = "", **columns: Any) -> Family:
     """Return operators of a domain that have the same columns in their records, by domain and name."""
     record = Operator(**columns)
     return {(domain, name): record for name in names.split()}
+
+
+def merge(*families: Family) -> Family:
+    """Return the operators of several families; ValueError for one that stands in two."""
+    merged = {key: record for each in families for key, record in each.items()}
+    if len(merged) < sum(map(len, families)):
+        raise ValueError("an operator stands in two families")
+    return merged
