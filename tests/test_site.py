@@ -72,7 +72,7 @@ def test_every_operator_of_the_catalogue_is_in_the_table():
     assert len(rows) == len(CATALOGUE)
     assert all(row.count(" | ") == 6 for row in rows)
     relu = next(row for row in rows if row.startswith("| `Relu` |"))
-    assert relu == "| `Relu` | elementwise, like first |  | yes |  |  | 1 an element |"
+    assert relu == "| `Relu` | elementwise, like first, exact |  | yes |  |  | 1 an element |"
     assert "<!-- operators: -->" in PAGES["operators.md"]
 
 
