@@ -54,6 +54,10 @@ LayerNormalization (a, d, e) | d 2 e 2 | 2
 Cast <to = 11> (a) | a 2 | 2
 Cast <to = 9> (a) | a 2 | 0
 Cast <to = 7> (a) | a 2 | -
+CastLike (a, b) | a 2 b 3 | 2
+LpPool <kernel_shape = [2, 2]> (image) | image 2 | -
+GlobalLpPool (image) | image 2 | -
+MaxPool <kernel_shape = [2, 2]> (image) | image 2 | 2
 Resize <mode = "linear"> (a, , sizes) | a 2 | 2
 Resize <extrapolation_value = 7.0> (a, , sizes) | a 2 | -
 com.microsoft.GroupNorm <activation = 0, groups = 1> (image, gamma, beta) | gamma 2 beta 2 | 2
