@@ -56,7 +56,7 @@ def bits(proto, inputs):
 
 
 def scaled(proto, most, inputs=None, *, is_undone=False):
-    """The prepared model before and after values got these magnitudes, of the same bits, and what was done."""
+    """The model before and after values got these magnitudes (with the same bits), and what was done."""
     before, after = (preparing.prepare(loading.load(proto).model, Options().form, {}) for _ in range(2))
     facts, graph = gather(after, Options(), {}, {}), after.model.graph
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
