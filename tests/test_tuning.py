@@ -44,10 +44,6 @@ CONVOLUTIONS = """g (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y)
 """Which onnxruntime fuses, and by that computes otherwise."""
 
 
-JUST_PAYS = 640
-"""A width for which half pays, and with the offset in float32 does not."""
-
-
 def added(errors):
     """What measures sites whose squared errors add up; the sets that were measured."""
     seen = []
@@ -327,19 +323,6 @@ def test_wrong_arguments_are_refused(arguments, error):
     with pytest.raises(error) as caught:
         tune(model, **{"samples": sample, **arguments})
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_what_does_not_pay_is_left_as_it_is():
-    """Half pays by default, and all that is near enough is predicted slower than float32: with the gate
-    float32 is the answer, and passes; a device alone never decides that nothing is half.
-    """
-    model, sample = offset(JUST_PAYS)
-    assert not tune(model, sample, Options(device="t4"), max_error=5e-4).is_float32
-    found = tune(model, sample, Options(device="t4", gate=True), max_error=5e-4)
-    assert (found.is_met, found.is_float32, found.speedup, found.verdict.error) == (True, True, 1.0, 0.0)
-    result = amp_rewrite.rewrite(model, replay=found.plan)
-    assert (result.report.changed, result.report.gated) == (False, True)
 
 
 def test_half_of_the_budget_is_for_the_search(monkeypatch):
