@@ -1,7 +1,6 @@
 """Inputs read from files, and the flags for them."""
 
 import click
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -84,25 +83,6 @@ def test_sequences_and_optionals_in_a_data_set(tmp_path):
 
 
 # --- what fits
-
-
-@pytest.mark.parametrize(
-    ("array", "wanted"),
-    [
-        (np.float64([0.1, 1e-30]), "float"),
-        (np.float16([0.5, 2]), "float"),
-        (np.float32([0.5, np.nan]), "float16"),
-        (np.int32([1, -2]), "int64"),
-        (np.int64([1, 255]), "uint8"),
-        (np.array([0.5, 2], ml_dtypes.bfloat16), "bfloat16"),
-    ],
-)
-def test_numbers_are_converted_to_the_declared_type(saved, array, wanted):
-    """If no number changes, and from float64 to float32 also with rounding."""
-    text = f"g ({wanted}[2] x) => ({wanted}[2] y) {{ y = Identity (x) }}"
-    (sample,) = given(saved(x=array), text)
-    assert sample["x"].dtype.name == {"float": "float32"}.get(wanted, wanted)
-    np.testing.assert_allclose(sample["x"].astype(float), array.astype(float), rtol=1e-6)
 
 
 @pytest.mark.parametrize("version", [3, 8])
