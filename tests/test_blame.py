@@ -141,13 +141,11 @@ def test_what_does_not_round_is_not_blamed():
 # ---- cost
 
 
-def _chain(length):
-    steps = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(length))
-    return model(f"g (float[2] v0) => (float[2] v{length}) {{ {steps} }}")
-
-
-def _opened(monkeypatch, feeds, length):
-    """The number of sessions that blame opens for a chain."""
+@pytest.mark.parametrize(("small", "length", "chunks"), [(instrumented_model.SMALL, 31, 5), (1, 7, 7)])
+def test_chunks_of_small_values_grow(monkeypatch, small, length, chunks):
+    """They double, so that a long graph takes few sessions; after one that takes much memory they do not."""
+    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
+    monkeypatch.setattr(instrumented_model, "SMALL", small)
     opened = []
     plain = sessions.open_session
 
@@ -156,22 +154,10 @@ def _opened(monkeypatch, feeds, length):
         return plain(*given, optimised=optimised, folder=folder)
 
     monkeypatch.setattr(sessions, "open_session", counted)
-    made = _chain(length)
-    assert len(blame(made, made, feeds, device=Device.CPU).nodes) == length
-    return len(opened)
-
-
-def test_chunks_of_small_values_grow(monkeypatch):
-    """While values are small, chunks double, so that a long graph takes few sessions."""
-    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
-    assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
-
-
-def test_chunks_of_large_values_do_not_grow(monkeypatch):
-    """After a chunk that takes much memory, the next is not larger."""
-    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
-    monkeypatch.setattr(instrumented_model, "SMALL", 1)
-    assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
+    steps = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(length))
+    made = model(f"g (float[2] v0) => (float[2] v{length}) {{ {steps} }}")
+    assert len(blame(made, made, {"v0": X["x"]}, device=Device.CPU).nodes) == length
+    assert len(opened) == 2 * chunks
 
 
 # ---- external data
