@@ -18,7 +18,6 @@ from amp_rewrite.reporting import terminal, verdict_text
 from amp_rewrite.running import instrumented_model, sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
-from tests import text
 
 FORCED = Options(level=Level.UNSAFE_FORCE_ALL, fold=False)
 HEADER = '<ir_version: 9, opset_import: ["": 17, "own": 1]>'
@@ -139,70 +138,14 @@ def test_what_does_not_round_is_not_blamed():
     assert found.worst.rounds
 
 
-# ---- what is read
-
-ROOT = "g (float[2] x) => (float[2] y) { [square] s = Mul (x, x) [back] y = Sqrt (s) }"
-OF_WEIGHTS = """g (float[2] x) => (float[2] y) <float[2] w = {300, 1}> {
-    [square] s = Mul (w, w) [back] r = Sqrt (s) [sum] y = Add (r, x) }"""
-SCALARS = """g (float[2] x) => (float y, float[0] z) <float[0] e> {
-    [sum] s = ReduceSum <keepdims = 0> (x) [square] q = Mul (s, s) [back] y = Sqrt (q)
-    [none] n = Mul (e, e) z = Identity (n) }"""
-OTHERS = """g (int64[2] i, float[2] x) => (int64[2] j, float[2] y) {
-    k = Add (i, i) j = Abs (k) q = SequenceConstruct (x, x)
-    p = Constant <value = int64 {0}> () [at] y = SequenceAt (q, p) }"""
-INTEGERS = "g (int64[2] i) => (int64[2] j) { k = Add (i, i) j = Abs (k) }"
-
-
-@pytest.mark.parametrize(
-    ("body", "feeds", "read"),
-    [
-        (ROOT, X, {"square": (1, 300), "back": (1, 1)}),
-        (ROOT, {"x": np.float32([300, 300])}, {"square": (300, 300), "back": (None, None)}),
-        (OF_WEIGHTS, X, {"square": (None, None), "back": (1, 1), "sum": (1, 300)}),
-        (SCALARS, X, {"sum": (1, 300), "square": (301, 301), "back": (None, None)}),
-        (OTHERS, {**X, "i": np.int64([1, 2])}, {"at": (None, None)}),
-        (INTEGERS, {"i": np.int64([1, 2])}, {}),
-    ],
-)
-def test_the_range_of_what_a_node_reads(body, feeds, read):
-    """Of the inputs of the model too; none of weights, and of what is infinite. Scalars are compared like
-    other values; what is empty, an integer or a sequence is not.
-    """
-    stored = {"e": np.zeros(0, np.float32)} if "e>" in body else None
-    found = blamed(text.unchecked(body, stored), feeds, Options(level=Level.UNSAFE_FORCE_ALL, fold=False))
-    assert {error.node: (error.low, error.high) for error in found.nodes} == read
-
-
-def test_an_unknown_range_is_not_printed():
-    """One that is known is."""
-    said = printed(model(OF_WEIGHTS), X)
-    assert "look at Mul 'square': first to produce 1 infinite or NaN value\n" in said
-    assert "nan" not in said.replace("NaN", "")
-    assert "look at Mul 'square', whose inputs range from 1 to 300: first to" in printed(model(ROOT), X)
-
-
-# ---- odd types
-
-
-def test_bfloat16_values_are_compared():
-    """The values of a bfloat16 model can be compared on the CPU as well."""
-    options = Options(level=Level.UNSAFE_FORCE_ALL, half=amp_rewrite.half.BFLOAT16)
-    made = parser.parse_model(f'<ir_version: 10, opset_import: ["": 22]> {SQUARE}')
-    found = blamed(made, X, options)
-    assert found.first_lost is None
-    assert {error.node for error in found.nodes} == {"double", "square", "back"}
-
-
 # ---- cost
 
 
-def _chain(length):
-    steps = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(length))
-    return model(f"g (float[2] v0) => (float[2] v{length}) {{ {steps} }}")
-
-
-def _opened(monkeypatch, feeds, length):
-    """The number of sessions that blame opens for a chain."""
+@pytest.mark.parametrize(("small", "length", "chunks"), [(instrumented_model.SMALL, 31, 5), (1, 7, 7)])
+def test_chunks_of_small_values_grow(monkeypatch, small, length, chunks):
+    """They double, so that a long graph takes few sessions; after one that takes much memory they do not."""
+    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
+    monkeypatch.setattr(instrumented_model, "SMALL", small)
     opened = []
     plain = sessions.open_session
 
@@ -211,22 +154,10 @@ def _opened(monkeypatch, feeds, length):
         return plain(*given, optimised=optimised, folder=folder)
 
     monkeypatch.setattr(sessions, "open_session", counted)
-    made = _chain(length)
-    assert len(blame(made, made, feeds, device=Device.CPU).nodes) == length
-    return len(opened)
-
-
-def test_chunks_of_small_values_grow(monkeypatch):
-    """While values are small, chunks double, so that a long graph takes few sessions."""
-    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
-    assert _opened(monkeypatch, {"v0": X["x"]}, 31) == 2 * 5
-
-
-def test_chunks_of_large_values_do_not_grow(monkeypatch):
-    """After a chunk that takes much memory, the next is not larger."""
-    monkeypatch.setattr(instrumented_model, "CHUNK", 1)
-    monkeypatch.setattr(instrumented_model, "SMALL", 1)
-    assert _opened(monkeypatch, {"v0": X["x"]}, 7) == 2 * 7
+    steps = " ".join(f"v{i + 1} = Relu (v{i})" for i in range(length))
+    made = model(f"g (float[2] v0) => (float[2] v{length}) {{ {steps} }}")
+    assert len(blame(made, made, {"v0": X["x"]}, device=Device.CPU).nodes) == length
+    assert len(opened) == 2 * chunks
 
 
 # ---- external data
@@ -267,30 +198,3 @@ def test_external_data_of_a_body_is_found(tmp_path):
     _save(made, path, made.graph.node[1].attribute[0].g.initializer[0])
     found = blame(path, after, X | {"c": np.array(True)}, device=Device.CPU)
     assert found.first_lost.node == "square"
-
-
-# ---- choices
-
-ROUTER = """g (float[4,8] x) => (float[4,2,8] y) <float[8,8] one, float[8,8] table> {
-    a = MatMul (x, one) k = Constant <value_ints = [2]> () [router] v, i = TopK (a, k)
-    y = Gather (table, i) }"""
-
-
-def router(*scores):
-    """A model that looks up rows of a table, those of the two largest scores, and a sample that has these."""
-    stored = {"one": np.eye(8, dtype=np.float32), "table": np.eye(8, dtype=np.float32)}
-    sample = np.float32([[*scores, 0, 0, 0, 0, 0]] * 3 + [[1, 2, 3, 4, 5, 6, 7, 8]])
-    return text.model(ROUTER, stored), {"x": sample}
-
-
-def test_a_choice_between_close_values_is_named():
-    """No node before it is wrong: half cannot tell these numbers from each other."""
-    choice = blamed(*router(1000.1, 1000.2, 1000.15), Options()).choice
-    assert (choice.node, choice.operator, choice.places, choice.of) == ("router", "TopK", 6, 8)
-    assert blamed(*router(1, 2, 3), Options()).choice is None
-
-
-def test_a_choice_between_values_that_are_not_close_is_printed():
-    """The verdict fails, and it says how far apart they are."""
-    said = "first to select otherwise: TopK 'router', at 6 of 8 places, between values at most 1.0e+04 apart"
-    assert said in printed(*router(70000, 80000, 75000))

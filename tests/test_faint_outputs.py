@@ -1,4 +1,6 @@
-"""Outputs that half stores badly: their last products stay float32, where that brings them nearer."""
+"""Outputs that half stores badly: their last products stay float32, where that brings them nearer. Which
+these are is in faint_outputs.models, which is written as cases are (tests/case_files.py).
+"""
 
 import json
 from pathlib import Path
@@ -7,11 +9,11 @@ import numpy as np
 import pytest
 
 import amp_rewrite
+from amp_rewrite.cli.decision_flags import options_of
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.evidence import Reason
-from amp_rewrite.policy.operator_lists import Kind, load
-from amp_rewrite.policy.options import IOTypes, Level, Options, Pins
-from tests import commands, text
+from amp_rewrite.policy.options import Options, Pins
+from tests import case_files, commands, text
 from tests.repairs import OnSamples, repaired
 
 pytest.importorskip("onnxruntime")
@@ -24,63 +26,21 @@ NUMBERS = np.random.default_rng(0)
 SCALES = {"v": 2e-4, "w": 2e-4, "u": 1.0}
 WEIGHTS = {n: np.float32(scale * NUMBERS.standard_normal((8, 8))) for n, scale in SCALES.items()}
 SAMPLE = {"x": np.float32(NUMBERS.standard_normal((8, 8)))}
-CHAIN = "".join(f"[n{i}] v{i} = Tanh (v{i - 1})" for i in range(1, 20))
+CASES = list(case_files.read(Path(__file__).with_name("faint_outputs.models")))
 
 
-def held(body, faint=("y",), options=None, outputs="float[4,4] y"):
-    """The nodes that stay float32 for a faint output, with the output."""
-    proto = text.model(f"g (float[4,4] x, bool k) => ({outputs}) <float[4,4] w> {{ {body} }}")
-    made = amp_rewrite.analyze(proto, options, imprecise_outputs=dict.fromkeys(faint, 0.01))
-    entries = made.painting.entries
-    found = {unit.node.name: entries[unit.index].evidence for unit in made.graph.units}
-    return {name: why.subject for name, why in found.items() if why.reason is Reason.FAINT_OUTPUT}
-
-
-@pytest.mark.parametrize(
-    ("body", "nodes"),
-    [
-        ("[a] a = MatMul (x, w) [b] y = MatMul (a, w)", "b"),
-        ("[a] a = MatMul (x, w) [b] b = Relu (a) [c] c = Reshape (b, s) [d] y = Tanh (c)", "a b c d"),
-        ("[a] a = MatMul (x, w) [b] b = MatMul (a, w) [c] y = Add (a, b)", "a b c"),  # a residual
-        ("[a] a = MatMul (x, w) [b] y = Softmax (a)", "b"),  # sums by itself
-        ("[a] a = MatMul (x, w) [b] b = ReduceMean <axes = [1]> (a) [c] y = Mul (b, x)", "b c"),
-        ("[a] a = MatMul (x, w) [b] b, c = Split <axis = 0> (a) [c] y = Concat <axis = 0> (b, c)", "a b c"),
-        (f"[n0] v0 = MatMul (x, w) {CHAIN} [end] y = Tanh (v10)", "n0 n1 n2 n3 n4 n5 n6 n7 n8 n9 n10 end"),
-        (f"[n0] v0 = MatMul (x, w) {CHAIN} [end] y = Tanh (v19)", ""),  # no short way from the product
-        ("[a] a = MatMul (x, w) [b] y = com.microsoft.Gelu (a)", "a b"),
-    ],
-)
-def test_the_nodes_from_the_last_products_on_stay(body, nodes):
-    """Products, reductions and norms with what works element by element behind them; nothing before them."""
-    if "(b, s)" in body:
-        body = "s = Constant <value = int64[2] {4, 4}> () " + body
-    assert set(held(body)) == set(nodes.split())
-
-
-def test_each_output_has_its_own():
-    """Only the outputs that are named, and the nodes say which."""
-    body = "[a] a = MatMul (x, w) [b] y = MatMul (a, w) [c] z = MatMul (a, w)"
-    both = "float[4,4] y, float[4,4] z"
-    assert held(body, "y", outputs=both) == {"b": "y"}
-    assert held(body, "yz", outputs=both) == {"b": "y", "c": "z"}
-
-
-@pytest.mark.parametrize(
-    ("options", "stays"),
-    [
-        (Options(), "ab"),
-        (Options(pins=Pins(force_half="a")), "b"),
-        (Options(pins=Pins(force_half=".*")), ""),
-        (Options(lists=load("default").override(Kind.ALLOW, ["MatMul"])), "b"),
-        (Options(level=Level.UNSAFE_FORCE_ALL), ""),
-        (Options(io=IOTypes.HALF), ""),
-        (Options(io=IOTypes.HALF, keep_io="y"), "ab"),
-    ],
-)
-def test_the_user_decides(options, stays):
-    """Pins, operators and levels count as ever; an output that is half itself is rounded all the same."""
-    body = "[before] v = MatMul (x, w) [a] a = MatMul (v, w) [b] y = Tanh (a)"
-    assert set(held(body, options=options)) == set(stays)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_nodes_from_the_last_products_on_stay(case):
+    """The nodes that are float32 for an output are those that are claimed, and they say for which."""
+    claims = {output: nodes for output, *nodes in (claim.split() for claim in case.claims)}
+    faint = dict.fromkeys(claims, 0.01)
+    made = amp_rewrite.analyze(text.model(case.model), options_of(case.flags), imprecise_outputs=faint)
+    held = {output: [] for output in claims}
+    for unit in made.graph.units:
+        evidence = made.painting.entries[unit.index].evidence
+        if evidence.reason is Reason.FAINT_OUTPUT:
+            held[evidence.subject].append(unit.node.name)
+    assert held == claims
 
 
 # ---- the main job

@@ -1,4 +1,8 @@
-"""A saturated output proves nothing: what it is computed from is compared in its place."""
+"""A saturated output proves nothing: what it is computed from is compared in its place. The models are in
+saturation.models, which is written as cases are (tests/case_files.py).
+"""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,86 +12,50 @@ from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.rewriting import annotations, plan_files
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
-from tests import text
+from tests import case_files, text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
 
 WEIGHTS = np.random.default_rng(0).standard_normal((32, 10)).astype(np.float32)
-BODY = """g (float[4,32] x) => ({output}) <float[32,10] w, float low = {{-1}}, float high = {{1}},
-    float zero = {{0}}, int64[1] axis = {{1}}, int64[1] first = {{0}}> {{
-    h = MatMul (x, w) {tail} }}"""
-TAILS = {
-    "softmax": "y = Softmax (h)",
-    "sigmoid": "y = Sigmoid (h)",
-    "tanh": "y = Tanh (h)",
-    "clip": "y = Clip (h, low, high)",
-    "hard sigmoid": "y = HardSigmoid (h)",
-    "sign": "y = Sign (h)",
-    "index": "s = Softmax (h) y = ArgMax <axis = 1, keepdims = 0> (s)",
-    "moved": "s = Softmax (h) r = Slice (s, first, axis, axis) y = Squeeze (r, axis)",
-    "written out": """m = ReduceMax <axes = [1]> (h) d = Sub (h, m) e = Exp (d) t = ReduceSum (e, axis)
-        q = Div (e, t) y = Transpose (q)""",
-}
+CASES = list(case_files.read(Path(__file__).with_name("saturation.models")))
 
 
-def judged(tail, loud=300.0, factor=1.0, output="float[p,q] y"):
-    """The verdict on a half result whose weights are off by a factor, for inputs of this size."""
-    output = {"index": "int64[4] y", "moved": "float[4] y"}.get(tail, output)
-    body = BODY.format(output=output, tail=TAILS.get(tail, tail))
-    before, after = (text.model(body, {"w": WEIGHTS * np.float32(by)}) for by in (1.0, factor))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_is_before_a_saturated_output_is_compared(case):
+    """The error is that of the numbers that were saturated, and the verdict says so. A result that is wrong
+    there is inconclusive: it may be right on these inputs, so nothing is searched. An output that is not
+    saturated has an error of its own, which counts.
+    """
+    claims = dict(claim.split() for claim in case.claims)
+    value = claims.get("saturated", "")
+    verdict, wrong = (judged(case, claims, factor=factor) for factor in (1.0, 1.05 if value else 1.5))
+    (output,) = verdict.outputs
+    assert (verdict.ok, output.saturated or "") == (True, value)
+    if not value:
+        assert wrong.is_far == (claims["wrong"] == "far")
+        return
+    assert 1e-4 < verdict.error < 1e-3
+    said = f"y is saturated on these inputs: '{value}' before it is compared"
+    assert said in list(verdict_text.notes(verdict))
+    assert (wrong.ok, wrong.is_far, verdict_text.conclusion(wrong)) == (False, False, "inconclusive")
+    said = f"y: proves nothing: it is saturated, and before it, in '{value}', error 0."
+    assert wrong.faults[0].startswith(said)
+
+
+def judged(case, claims, factor):
+    """The verdict on a half result whose weights are off by a factor."""
+    before, after = (text.model(case.model, {"w": WEIGHTS * np.float32(by)}) for by in (1.0, factor))
     options = amp_rewrite.Options(level=Level.UNSAFE_FORCE_ALL)
     x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
-    sample = {"x": np.float32(loud) * x}
+    sample = {"x": np.float32(claims.get("inputs", 300)) * x}
     return amp_rewrite.verify(before, amp_rewrite.rewrite(after, options).model, sample)
-
-
-@pytest.mark.parametrize("tail", TAILS)
-def test_what_is_before_a_saturated_output_is_compared(tail):
-    """The error is that of the numbers that were saturated, and the verdict says so."""
-    verdict = judged(tail)
-    (output,) = verdict.outputs
-    assert verdict.ok
-    assert output.saturated == ("d" if tail == "written out" else "h")
-    assert 1e-4 < verdict.error < 1e-3
-    said = f"y is saturated on these inputs: '{output.saturated}' before it is compared"
-    assert said in list(verdict_text.notes(verdict))
-
-
-@pytest.mark.parametrize("tail", TAILS)
-def test_a_wrong_result_that_is_saturated_is_inconclusive(tail):
-    """It may be right on these inputs; other inputs would show that it is not, so nothing is searched."""
-    verdict = judged(tail, factor=1.05)
-    assert (verdict.ok, verdict.is_far, verdict_text.conclusion(verdict)) == (False, False, "inconclusive")
-    value = "d" if tail == "written out" else "h"
-    said = f"y: proves nothing: it is saturated, and before it, in '{value}', error 0."
-    assert verdict.faults[0].startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("tail", "loud"),
-    [
-        ("softmax", 0.1),
-        ("sigmoid", 0.1),
-        ("y = Identity (h)", 300.0),
-        ("y = Relu (h)", 300.0),
-        ("y = LogSoftmax (h)", 300.0),
-        ("m = Greater (h, zero) y = Cast <to = 1> (m)", 300.0),  # a mask is what was asked for
-        ("f = Mul (x, high) y = Concat <axis = 0> (f, f)", 300.0),  # nothing of it is half, or hidden
-    ],
-)
-def test_an_output_that_is_not_saturated_is_compared_itself(tail, loud):
-    """Its own error counts."""
-    verdict = judged(tail, loud)
-    assert verdict.ok
-    assert not verdict.outputs[0].saturated
-    assert judged(tail, loud, factor=1.5).is_far == ("(x, high)" not in tail and "Greater" not in tail)
 
 
 @pytest.mark.parametrize("is_rescaled", [True, False])
 def test_a_value_that_is_stored_times_a_power_of_two_is_compared_without_it(is_rescaled):
     """Where the result says that it stores values so: else it is wrong."""
-    before = text.model(BODY.format(output="float[4,10] y", tail=TAILS["softmax"]), {"w": WEIGHTS})
+    before = text.model(CASES[0].model, {"w": WEIGHTS})
     body = """g (float[4,32] x) => (float[4,10] y) <float[32,10] w, float four = {4}> {
         c = Cast <to = 10> (x) f = Cast <to = 1> (c) h = MatMul (f, w) u = Mul (h, four) y = Softmax (u) }"""
     after = text.model(body, {"w": WEIGHTS / 4})

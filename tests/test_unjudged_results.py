@@ -45,11 +45,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def interrupt(*_, **__):
-    """Ctrl-C."""
-    raise KeyboardInterrupt
-
-
 OUTPUT = ("-o", "old.onnx", *BESIDE)
 REWRITE = ("m.onnx", *OUTPUT, *REPORTS, "--data", "in.npz")
 FAILING = (*REWRITE, "--level", "unsafe-force-all")
@@ -81,29 +76,28 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_an_interrupt_leaves_every_file_as_it_was(folder, monkeypatch, stage):
+ENDS = [
+    *((stage, KeyboardInterrupt, 130) for stage in STAGES),
+    *(
+        (stage, ZeroDivisionError, 2)
+        for stage in ("rewrite, comparison", "tune, search", "restore, comparison")
+    ),
+]
+
+
+@pytest.mark.parametrize(("stage", "error", "code"), ENDS)
+def test_an_interrupt_or_a_fault_leaves_every_file_as_it_was(folder, monkeypatch, stage, error, code):
     """Whatever was under way, the older result, its weights and the reports are the same bytes."""
     command, owner, name = STAGES[stage]
     before = content(folder)
-    monkeypatch.setattr(owner, name, interrupt)
-    assert run(*command).exit_code == 130
+
+    def end(*_, **__):
+        raise error
+
+    monkeypatch.setattr(owner, name, end)
+    assert run(*command).exit_code == code
     assert content(folder) == before
     assert [path for path in folder.iterdir() if path.is_dir()] == [folder / "many"]
-
-
-@pytest.mark.parametrize("stage", ["rewrite, comparison", "tune, search", "restore, comparison"])
-def test_a_fault_leaves_every_file_as_it_was(folder, monkeypatch, stage):
-    """An error that nobody expects is no other end than an interrupt."""
-    command, owner, name = STAGES[stage]
-    before = content(folder)
-
-    def fail(*_, **__):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(owner, name, fail)
-    assert run(*command).exit_code == 2
-    assert content(folder) == before
 
 
 def test_no_path_of_a_stage_is_shown(folder):
