@@ -224,7 +224,9 @@ class Lifts(Readers):
 
     def _is_large(self, number: int) -> bool:
         tensor = self._model.stored.get(number)
-        parts = tensors.blocks(tensor, self._model.folder) if isinstance(tensor, TensorProto) else ()
+        if not isinstance(tensor, TensorProto):
+            return False
+        parts = tensors.blocks(tensors.elements(tensor, self._model.folder))
         return any(bool((np.abs(part) >= FLOAT16.least_normal).any()) for part in parts)
 
 

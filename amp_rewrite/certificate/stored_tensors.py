@@ -15,7 +15,7 @@ from onnx import TensorProto
 from amp_rewrite.certificate import element_checks, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array, Check
-from amp_rewrite.certificate.tensors import Elements, Folder
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT
 
 
@@ -79,8 +79,9 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
 
 def _exponent(original: Held, rewritten: Held) -> int:
     """Return the exponent of a value by the first block that tells one."""
-    blocks = [tensors.blocks(each.tensor, each.folder) for each in (original, rewritten)]
-    exponents = (element_checks.exponent_between(*pair) for pair in zip(*blocks, strict=True))
+    flat = (tensors.elements(each.tensor, each.folder) for each in (original, rewritten))
+    pairs = zip(*map(tensors.blocks, flat), strict=True)
+    exponents = (element_checks.exponent_between(*pair) for pair in pairs)
     return next((exponent for exponent in exponents if exponent is not None), 0)
 
 
@@ -91,7 +92,7 @@ def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 
     if exponent:
         check, restored = (element_checks.rescaled(each, exponent) for each in (check, restored))
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
-    uses = _uses_at_writing(*both, rewritten.folder, exponent)
+    uses = _uses_at_writing(original, rewritten, exponent)
     if uses is not None and agree_in_places(check, *both):
         return replace(comparison, uses=_of_whole(uses))
     comparison.problem, comparison.uses = _check_all(check, *both)
@@ -100,17 +101,16 @@ def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 
     return comparison
 
 
-def _uses_at_writing(
-    old: Elements, new: Elements, folder: Folder | None, exponent: int
-) -> Counter[Licence] | None:
+def _uses_at_writing(original: Held, rewritten: Held, exponent: int) -> Counter[Licence] | None:
     """Return the licences used if a tensor was checked at writing; None if it was not."""
-    if folder is None or folder.written is None:
+    written = None if rewritten.folder is None else rewritten.folder.written
+    if written is None:
         return None
-    before, after = old.extent(), new.extent()
-    return folder.written.uses(before, after, exponent) if before and after else None
+    before, after = (tensors.extent(each.tensor, each.folder) for each in (original, rewritten))
+    return written.uses(before, after, exponent) if before and after else None
 
 
-def _check_all(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
+def _check_all(check: Check, old: Array, new: Array) -> tuple[str, Counter[Licence]]:
     """Return the fault of a value, empty if there is none, and the licences used."""
     uses = Counter[Licence]()
     for part in check_parts(check, old, new):
@@ -152,7 +152,7 @@ def _sparse(value: Held) -> tuple[Any, ...]:
     if isinstance(sparse, TensorProto):
         return ()
     parts = (sparse.values, sparse.indices)
-    contents = [[block.tobytes() for block in tensors.blocks(part, value.folder)] for part in parts]
+    contents = [tensors.elements(part, value.folder).tobytes() for part in parts]
     return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), contents)
 
 
@@ -177,16 +177,16 @@ class CheckedPart:
     problem: str = ""
 
 
-def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedPart]:
+def check_parts(check: Check, old: Array, new: Array) -> Iterator[CheckedPart]:
     """Yield the outcome of each part, in order; raises the errors of reading."""
 
     def run(start: int) -> CheckedPart:
-        stop, outcome = min(start + PART, old.size), CheckedPart()
-        pairs = zip(old.read(start, stop), new.read(start, stop), strict=True)
-        for at, (before, after) in zip(range(start, stop, tensors.BLOCK), pairs, strict=True):
-            place = check(before, after, outcome.uses)
+        outcome, parts = CheckedPart(), (flat[start : start + PART] for flat in (old, new))
+        for block, pair in enumerate(zip(*map(tensors.blocks, parts), strict=True)):
+            place = check(*pair, outcome.uses)
             if place is not None:
-                outcome.problem = f"element {at + place:,} was {before[place]}, and is {after[place]}"
+                at, (before, after) = start + block * tensors.BLOCK + place, (each[place] for each in pair)
+                outcome.problem = f"element {at:,} was {before}, and is {after}"
                 break
         return outcome
 
@@ -198,8 +198,8 @@ def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedP
         yield from pool.map(run, parts)
 
 
-def agree_in_places(check: Check, old: Elements, new: Elements) -> bool:
+def agree_in_places(check: Check, old: Array, new: Array) -> bool:
     """Return whether a few elements at the start of each part, and the last ones, are right."""
     starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
-    parts = [slice(start, min(start + _FEW, old.size)) for start in starts]
-    return all(check(*pair, Counter()) is None for pair in zip(old.each(parts), new.each(parts), strict=True))
+    parts = [slice(start, start + _FEW) for start in starts]
+    return all(check(old[part], new[part], Counter()) is None for part in parts)
