@@ -51,7 +51,7 @@ def refuse_other_shapes(
     if inferred is None and infer_shapes(original.proto) is None:
         unknown = _with_sources(unknown, sources_of, {})
     inferred = inferred or {}
-    operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
+    operators = {(*node.operator, node.version) for node in rewritten.nodes}
     is_whole = all(find_schema(*each) for each in operators)
     if not is_whole:  # onnx infers nothing behind such a node
         unknown = _with_sources(unknown, sources_of, inferred)

@@ -103,6 +103,11 @@ class Node:
     bodies: list[Body] | None
 
     @property
+    def numbers(self) -> range:
+        """The numbers of its outputs."""
+        return range(self.first, self.first + self.count)
+
+    @property
     def left_out(self) -> Sequence[int]:
         """The outputs that it omits, which may decide what it computes, as for a norm in training mode."""
         return () if self.count == 1 else [port for port, name in enumerate(self.proto.output) if not name]
@@ -112,7 +117,7 @@ class Node:
 class Numbered:
     """A model, its values by number.
 
-    `makers` has the producer of each value, if any; `stored` the tensors of constants. `roots` has the
+    `nodes` has those with outputs, producers first, the ones of bodies behind the node; `makers` has the producer of each value, if any; `stored` the tensors of constants. `roots` has the
     operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
     graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
     value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
@@ -128,6 +133,7 @@ class Numbered:
     assumed: frozenset[str] = frozenset()
     told: set[int] = field(default_factory=set[int])
     fixed: frozenset[str] = frozenset()
+    nodes: list[Node] = field(default_factory=list[Node])
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -175,13 +181,20 @@ class Numbered:
         """Return the outputs of custom operators with declared types that nothing else tells the kind of, and
         that no operator without floats at that input reads.
         """
-        values = zip(self.names, self.makers, self.kinds, strict=True) if self.op_types else ()
-        makers = ((name, node) for name, node, kind in values if kind is None and node is not None)
-        unknown = {name for name, node in makers if node.operator in self.op_types}
-        for node in filter(None, self.makers if unknown else ()):
+        custom = [node for node in self.nodes if node.operator in self.op_types]
+        unknown = {self.names[n] for node in custom for n in node.numbers if self.kinds[n] is None}
+        for node in self.nodes if unknown else ():
             reads = enumerate(self.names[number] for number in node.inputs)
             unknown -= {name for port, name in reads if not takes_floats(*node.operator, node.version, port)}
         return frozenset(unknown)
+
+    def leaving(self) -> set[int]:
+        """Return the values that leave the model or a body, without the Casts that are looked through."""
+        bodies = (body for node in self.nodes for body in node.bodies or ())
+        numbers = [number for _, number in self.outputs]
+        return {
+            self.roots[each] for each in (*numbers, *(value for body in bodies for value in body.outputs))
+        }
 
     def variable_ports(self, node: Node) -> Sequence[int]:
         """Return the inputs of a node for whose operator one type of several is declared."""

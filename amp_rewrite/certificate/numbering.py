@@ -163,6 +163,8 @@ class _Numbering:
         if operator == CAST_LIKE and (cast := as_cast(proto, kinds[1:])) is not None:
             proto, operator, inputs, kinds = cast, CAST, inputs[:1], kinds[:1]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
+        if count:
+            model.nodes.append(node)
         output_kinds = value_kinds.plain(operator, version, count, kinds)
         model.makers[first : first + count] = [node] * count
         model.kinds[first : first + count] = output_kinds
