@@ -37,6 +37,7 @@ HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by ONNX element type."""
 
 
+@functools.cache  # the buffers serve every tensor of a thread
 def between(before: int, after: int) -> Check | None:
     """Return the check for elements converted from one type to another; None for a forbidden conversion."""
     if before == after:
@@ -50,6 +51,7 @@ def between(before: int, after: int) -> Check | None:
     )
 
 
+@functools.cache
 def only_result(before: int, after: int) -> Rounding:
     """Return a rounding of float32 blocks that are finite in half, where no other bits would be right."""
     return _FiniteBlocks(HALVES[after]) if before == FLOAT and after in HALVES else lambda _: None
@@ -316,8 +318,6 @@ class WrittenTensors:
     def __init__(self) -> None:
         self._found: dict[_Start, _Written] = {}
         self._files: dict[tuple[int, int], FileIdentity] = {}
-        self._check = functools.cache(between)  # the buffers serve every tensor of a thread
-        self._only_result = functools.cache(only_result)
 
     def write(
         self,
@@ -334,13 +334,12 @@ class WrittenTensors:
 
         A tensor with a wrong block is not recorded; the later comparison reports it. Raises OSError.
         """
-        check = self._check(source.data_type, data_type)
-        only_result = self._only_result(source.data_type, data_type)
+        check, convert_exactly = (of(source.data_type, data_type) for of in (between, only_result))
         if exponent:
-            check, only_result = check and rescaled(check, exponent), lambda _: None
+            check, convert_exactly = check and rescaled(check, exponent), lambda _: None
         start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
         for before in blocks:
-            after = only_result(before)
+            after = convert_exactly(before)
             if after is None:
                 after = convert(before)
                 right = right and check is not None and check(before, after, uses) is None

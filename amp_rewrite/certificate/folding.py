@@ -1,12 +1,8 @@
-"""Licence for constant folding: folded values are recomputed, within limits on memory and work.
-
-Small constants that became half are compared in batches: each alone costs more than its elements.
-"""
+"""Licence for constant folding: folded values are recomputed, within limits on memory and work."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import isqrt, prod
 from typing import Any
@@ -23,9 +19,9 @@ from onnx import (
     numpy_helper,
 )
 
-from amp_rewrite.certificate import element_checks, rescaling, stored_tensors, tensors, value_kinds
+from amp_rewrite.certificate import stored_tensors, tensors, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
-from amp_rewrite.certificate.element_checks import HALVES, Array
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_tensors import Held
@@ -291,90 +287,3 @@ def _by_runtime(model: ModelProto) -> Sequence[Array]:
 def _by_reference(model: ModelProto) -> Sequence[Array]:
     reference: Any = startup.import_module("onnx.reference")
     return reference.ReferenceEvaluator(model).run(None, {})
-
-
-# ---- small values
-
-
-_SMALL, _MANY = 1 << 14, 1 << 17
-"""The most bytes of a small float32 value, and of a batch: too few for onnxruntime."""
-
-
-class SmallValues:
-    """The small constants of a proof that wait for comparison."""
-
-    def __init__(self, proof: Proof) -> None:
-        self._proof = proof
-        self._waiting: list[tuple[int, int, str]] = []
-        self._old: list[bytes] = []
-        self._new: list[bytes] = []
-        self._bytes = 0
-
-    def add(self, left: int, right: int, output: str) -> bool:
-        """Add a small float32 value and its half for later comparison; return False for any other pair.
-
-        Raises DifferentError as `compare` does.
-        """
-        a, b = self._proof.original.stored[left], self._proof.rewritten.stored[right]
-        content = _content(a, b)
-        if content is None:
-            return False
-        old, new = content
-        self._proof.to_half(b.data_type, (left, right))
-        self._waiting.append((left, right, output))
-        self._old.append(old)
-        self._new.append(new)
-        self._bytes += len(old)
-        if self._bytes > _MANY:
-            self.compare()
-        return True
-
-    def first(self) -> DifferentError | None:
-        """Return the fault of the first waiting value that differs; None if none does."""
-        try:
-            self.compare()
-        except DifferentError as difference:
-            return difference
-        return None
-
-    def compare(self) -> None:
-        """Compare the waiting values, one by one if a licence is used; DifferentError for the first that
-        differs.
-        """
-        if not self._waiting:
-            return
-        _, right, _ = self._waiting[0]
-        half, uses = HALVES[self._proof.rewritten.stored[right].data_type], Counter[Licence]()
-        old = np.frombuffer(b"".join(self._old), "<f4")
-        new = np.frombuffer(b"".join(self._new), half.numpy)
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        self._old, self._new = [], []
-        if element_checks.rounded(old, new, uses, half) is None and not uses.total():
-            for left, right, output in waiting:
-                rescaling.record(self._proof.changes.tensors, right, 0, (left, right, output))
-            return
-        for left, right, output in waiting:
-            comparison = stored_tensors.compare(*self._proof.tensors_of(left, right))
-            if comparison.problem:
-                raise DifferentError(comparison.problem, (left, right, output))
-            self._proof.count(comparison, (left, right))
-
-
-def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
-    """Return the bytes of a small float32 value and of its half; None for any other pair."""
-    if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
-        return None
-    if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES:
-        return None
-    dims = a.dims[:]
-    size = 4 * prod(dims)
-    if size > _SMALL or dims != b.dims[:] or (dims and min(dims) < 0):
-        return None  # `compare` refuses a negative size
-    if not (tensors.is_raw(a) and tensors.is_raw(b)):
-        return None
-    old, new = a.raw_data, b.raw_data
-    return (old, new) if 0 < len(old) == size == 2 * len(new) and new not in _LEAST else None
-
-
-_LEAST = (b"\1\0", b"\1\x80")
-"""One least number of float16, with either sign: `compare` tells its exponents."""

@@ -117,14 +117,15 @@ class Node:
 class Numbered:
     """A model, its values by number.
 
-    `nodes` has those with outputs, producers first, the ones of bodies behind the node; `makers` has the producer of each value, if any; `stored` the tensors of constants. `roots` has the
-    operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
-    graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
-    value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
-    `passed` has the operand of a node of control flow for each input of its bodies that takes it, and `typed`
-    the declarations of those of custom operators. `fixed` inputs always have their defaults.
-    `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats;
-    `told` has the values whose kind nothing else tells.
+    `nodes` has those with outputs, producers first and the nodes of bodies behind theirs; `makers` the
+    producer of each value, if any; `stored` the tensors of constants. `roots` has the operand of a Cast
+    between floats, for others the value itself. `visible` has the values of the model's graph by name, and
+    `initial` its initializers by name, including defaults of inputs. `results` has the value in a function
+    for each output of a call, `scopes` all graphs and functions with their scopes. `passed` has the operand
+    of a node of control flow for each input of its bodies that takes it, and `typed` the declarations of
+    those of custom operators. `fixed` inputs always have their defaults. `op_types` are declared for custom
+    operators, and `assumed` names outputs of them that count as floats; `told` has the values whose kind
+    nothing else tells.
     """
 
     proto: ModelProto

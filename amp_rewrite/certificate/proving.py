@@ -12,7 +12,7 @@ from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
-from amp_rewrite.certificate.folding import Folded, SmallValues
+from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import (
     differing_attribute,
     means_same,
@@ -45,7 +45,7 @@ class Proving(Proof):
         self._partner: dict[tuple[bool, int], int] = {}
         self._repeated: set[Pair | None] = set()
         self._most = _PAIRS * (len(original.roots) + len(rewritten.roots))
-        self._folded, self._small = Folded(self), SmallValues(self)
+        self._folded = Folded(self)
 
     def run(self) -> Certificate:
         """Prove the outputs equal, or return the first pair that is not."""
@@ -57,13 +57,13 @@ class Proving(Proof):
             while self._stack:
                 at = self._stack.pop()
                 self._step(*at)
+            at = (MISSING, MISSING, "")
             self._compare_types()
-            self._small.compare()
             self._folded.prove()
             self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
             refuse_other_shapes(a, b, self.ranks, [*self._declared()])
         except DifferentError as difference:
-            return self._failed(self._small.first() or difference, at)
+            return self._failed(difference, at)
         return Certificate(True, self._compared, self._uses())
 
     def _compare_types(self) -> None:
@@ -87,6 +87,7 @@ class Proving(Proof):
 
     def _failed(self, difference: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = difference.at or at
+        name = name or at[2]
         left = left or next((one for one, other in self._seen if other == right), MISSING)
         place = Place(name, self.original.describe(left), self.rewritten.describe(right))
         return Certificate(False, self._compared, self._uses(), difference.problem, place)
@@ -254,8 +255,6 @@ class Proving(Proof):
     def _stored(self, left: int, right: int, output: str) -> None:
         """Compare a constant of the result."""
         if left in self.original.stored:
-            if self._small.add(left, right, output):
-                return
             self.count(stored_tensors.compare(*self.tensors_of(left, right)), (left, right))
         else:
             self._folded.add(left, right, output)

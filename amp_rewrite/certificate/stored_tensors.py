@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import element_checks, tensors
@@ -17,6 +18,7 @@ from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array, Check
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT
+from amp_rewrite.numerics import rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
     if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
         same = type(a) is type(b) and _sparse(original) == _sparse(rewritten)
         return Comparison("" if same else "the sparse values differ")
-    if _identical(a, b):
-        return _NOTHING
+    if (quick := _of_small(a, b)) is not None:
+        return quick
     before, after = tensors.dims(a), tensors.dims(b)
     if after != before and not (
         rank and after[-len(before) :] == before and set(after[: -len(before)]) <= {1}
@@ -128,12 +130,29 @@ def _of_whole(uses: Counter[Licence]) -> Counter[Licence]:
 _OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED, Licence.CONVERTED))
 
 
-def _identical(a: TensorProto, b: TensorProto) -> bool:
-    """Return whether small tensors have the same raw data: the common case, and a fast path."""
-    if a.data_type != b.data_type or not (tensors.is_raw(a) and tensors.is_raw(b)):
-        return False
-    dims = a.dims
-    return prod(dims) <= tensors.BLOCK and dims == b.dims and a.raw_data == b.raw_data
+def _of_small(a: TensorProto, b: TensorProto) -> Comparison | None:
+    """Return the comparison of small tensors with the same raw data, or rounded to half: the common cases,
+    and a fast path. None for others.
+    """
+    if a.dims != b.dims or min(a.dims, default=0) < 0 or not (tensors.is_raw(a) and tensors.is_raw(b)):
+        return None
+    old, new, half = a.raw_data, b.raw_data, HALVES.get(b.data_type)
+    if a.data_type == b.data_type:
+        return _NOTHING if len(old) <= tensors.BLOCK and old == new else None
+    if half is None or a.data_type != FLOAT or not len(old) == 4 * prod(a.dims) == 2 * len(new) <= _SMALL:
+        return None
+    before = np.frombuffer(old, "<f4")
+    after = rounding.convert(before, half)
+    if after.tobytes() != new or not np.abs(before).max(initial=0) <= half.largest:
+        return None
+    may_be_least = b.data_type == TensorProto.FLOAT16 and new[:2] in _LEAST
+    least = element_checks.least_exponent(before, after) if may_be_least else None
+    return Comparison(half=b.data_type, least=least)
+
+
+_SMALL = 1 << 12
+_LEAST = (b"\1\0", b"\1\x80", b"\0\0", b"\0\x80")
+"""The least numbers of float16, and zeros, of either sign."""
 
 
 def compare_array(expected: Array, rewritten: Held) -> Comparison:
