@@ -187,8 +187,8 @@ def _rename_values(node: Node, operands: Sequence[int]) -> NodeProto:
 # ---- the cost of recomputing folded values: a few small ones may be expanded to any size
 
 
-MOST_BYTES = 1 << 28
-"""The most bytes of all values that are computed for one model."""
+MOST_ELEMENTS = 1 << 26
+"""The most elements of all values that are computed for one model."""
 
 MOST_WORK = 1 << 36
 """The most products and sums for one model: some seconds."""
@@ -200,65 +200,44 @@ def refuse_costly(model: ModelProto) -> None:
     Its inputs are constants without their data.
     """
     inferred = worker.infer(worker_process.infer_graph, model.SerializeToString())
-    if not inferred:
-        raise DifferentError("the sizes of what is folded are not known")
-    graph = GraphProto.FromString(inferred)
-    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
-    infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
-    output_sizes = {name: _elements(info) for name, info in infos.items()}
-    if any(name not in output_sizes for node in graph.node for name in node.output if name):
-        raise DifferentError("the sizes of what is folded are not known")
-    size = sum(output_sizes[name] * _width(info) for name, info in infos.items())
-    sizes |= output_sizes
-    if size + _between(graph, sizes) > MOST_BYTES or _work(graph, sizes) > MOST_WORK:
+    graph = GraphProto.FromString(inferred or b"")
+    computed = {info.name: _elements(info) for info in (*graph.input, *graph.value_info, *graph.output)}
+    if not inferred or any(name not in computed for node in graph.node for name in node.output if name):
+        raise DifferentError(_UNKNOWN_SIZES)
+    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer} | computed
+    products = (node.input for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)
+    between = sum(prod(sizes.get(name, 0) for name in factors) for factors in products)
+    work = sum(_work(node, sizes) for node in graph.node)
+    if sum(computed.values()) + between > MOST_ELEMENTS or work > MOST_WORK:
         raise DifferentError("what is folded is too large to compute anew")
+
+
+_UNKNOWN_SIZES = "the sizes of what is folded are not known"
+_TWO = 2
 
 
 def _elements(info: ValueInfoProto) -> int:
     kind = info.type.tensor_type
     if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
-        raise DifferentError("the sizes of what is folded are not known")
+        raise DifferentError(_UNKNOWN_SIZES)
     return prod(dim.dim_value for dim in kind.shape.dim)
 
 
-def _width(info: ValueInfoProto) -> int:
-    """Return the bytes of an element; 8 if its width is unknown."""
-    try:
-        return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).itemsize
-    except (KeyError, TypeError, ValueError):
-        return 8
-
-
-def _between(graph: GraphProto, sizes: Mapping[str, int]) -> int:
-    """Return the bytes of intermediates that products of more than two factors may need."""
-    products = (node for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)
-    return sum(8 * prod(sizes.get(name, 0) for name in node.input) for node in products)
-
-
-_TWO = 2
-
-
-def _work(graph: GraphProto, sizes: Mapping[str, int]) -> int:
-    return sum(_of_node(node, sizes) for node in graph.node)
-
-
-def _of_node(node: NodeProto, sizes: Mapping[str, int]) -> int:
-    input_sizes = [sizes.get(name, 0) for name in node.input]
-    output_size = sum(sizes.get(name, 0) for name in node.output)
-    if node.op_type in _PRODUCTS and len(input_sizes) > 1:
-        products = isqrt(input_sizes[0] * input_sizes[1] * output_size)  # of MK, KN and MN elements
-        return max(products, *input_sizes)
-    return output_size * max(input_sizes, default=0) if node.op_type in _SUMS else output_size
-
-
-_PRODUCTS = frozenset("Einsum Gemm MatMul MatMulInteger QLinearMatMul".split())
-_SUMS = frozenset(
+def _work(node: NodeProto, sizes: Mapping[str, int]) -> int:
+    """Return the products and sums of a node: unless its operator is one of matrices, it may read all
+    elements of an input for each of its output.
     """
-    Attention AveragePool Col2Im Conv ConvInteger ConvTranspose DFT DeformConv Det GRU LRN LSTM LpPool
-    MaxPool MaxRoiPool NonMaxSuppression QLinearConv RNN RoiAlign STFT
-    """.split()
-)
-"""Operators that may read all elements of an input for each output element."""
+    inputs = [sizes.get(name, 0) for name in node.input]
+    output, record = sum(sizes.get(name, 0) for name in node.output), find(node.domain, node.op_type)
+    if record.traits is Trait.MULTIPLIES and len(inputs) > 1:
+        products = isqrt(inputs[0] * inputs[1] * output)  # of MK, KN and MN elements
+        return max(products, *inputs)
+    reads_all = record.flops is None or record.coordinates
+    return output * max(inputs, default=0) if reads_all and node.op_type not in _LOCAL else output
+
+
+_LOCAL = ("GridSample", "Resize", "Upsample")
+"""Operators that read a few elements for each of their output."""
 
 
 # ---- computation node by node, as a runtime folds in float32
