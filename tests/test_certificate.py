@@ -77,7 +77,7 @@ def test_long_and_doubled_rows_are_followed_once():
 
 
 def test_functions_may_call_one_another_in_a_long_row():
-    """The depth of calls is no limit."""
+    """As deep as exporters nest them, and deeper."""
     functions = "".join(
         f'<domain: "d", opset_import: ["": 17, "d": 1]> f{i} (a) => (b) {{ b = {called} (a) }}'
         for i in range(200)

@@ -297,29 +297,7 @@ def interface_problem(original: Numbered, rewritten: Numbered) -> str:
         for one, other in zip(before, after, strict=True):
             if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
-    wrong = _misdeclared(rewritten)
-    if wrong and not _misdeclared(original):
-        return f"the stored input '{_text(wrong)}' is declared with another type or shape than it has"
     return ""
-
-
-def _misdeclared(model: Numbered) -> str | bytes:
-    """Return the first input of a model before IR version 4 whose initializer contradicts its declaration, so
-    that onnxruntime does not load the model; empty if there is none.
-    """
-    for info in model.proto.graph.input:
-        tensor = None if info.name in model.inputs else model.initial.get(info.name)
-        if isinstance(tensor, TensorProto) and not _declares(info.type.tensor_type, tensor):
-            return info.name
-    return ""
-
-
-def _declares(declared: TypeProto.Tensor, tensor: TensorProto) -> bool:
-    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
-    is_alike = len(sizes) == len(tensor.dims) and all(
-        size in (None, actual) for size, actual in zip(sizes, tensor.dims, strict=True)
-    )
-    return declared.elem_type == tensor.data_type and (is_alike or not declared.HasField("shape"))
 
 
 def _domains(model: Numbered) -> set[str]:

@@ -115,10 +115,10 @@ def _uses_at_writing(original: Held, rewritten: Held, exponent: int) -> Counter[
 def _check_all(check: Check, old: Array, new: Array) -> tuple[str, Counter[Licence]]:
     """Return the fault of a value, empty if there is none, and the licences used."""
     uses = Counter[Licence]()
-    for part in check_parts(check, old, new):
-        uses.update(part.uses)
-        if part.problem:
-            return part.problem, uses
+    for problem, used in check_parts(check, old, new):
+        uses.update(used)
+        if problem:
+            return problem, uses
     return "", _of_whole(uses)
 
 
@@ -188,26 +188,19 @@ _FEW = 1 << 10
 """The elements read per part to confirm only the location of a tensor, and the most of a bound."""
 
 
-@dataclass(slots=True)
-class CheckedPart:
-    """The licences used in a part, and the fault of its first wrong element; empty if there is none."""
+def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[str, Counter[Licence]]]:
+    """Yield the fault of the first wrong element of each part, in order, which is empty if there is none, and
+    the licences used.
+    """
 
-    uses: Counter[Licence] = field(default_factory=Counter[Licence])
-    problem: str = ""
-
-
-def check_parts(check: Check, old: Array, new: Array) -> Iterator[CheckedPart]:
-    """Yield the outcome of each part, in order; raises the errors of reading."""
-
-    def run(start: int) -> CheckedPart:
-        outcome, parts = CheckedPart(), (flat[start : start + PART] for flat in (old, new))
+    def run(start: int) -> tuple[str, Counter[Licence]]:
+        uses, parts = Counter[Licence](), (flat[start : start + PART] for flat in (old, new))
         for block, pair in enumerate(zip(*map(tensors.blocks, parts), strict=True)):
-            place = check(*pair, outcome.uses)
+            place = check(*pair, uses)
             if place is not None:
                 at, (before, after) = start + block * tensors.BLOCK + place, (each[place] for each in pair)
-                outcome.problem = f"element {at:,} was {before}, and is {after}"
-                break
-        return outcome
+                return f"element {at:,} was {before}, and is {after}", uses
+        return "", uses
 
     parts = range(0, old.size, PART)
     if len(parts) < 2:
