@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    defs,
+    helper,
+    numpy_helper,
+)
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
@@ -308,22 +318,18 @@ def constant_value(proto: Any, scope: Scope) -> Any:
     if len(attributes) != 1:
         raise ModelError("has a Constant without a value, or with several", remedy=EXPORT_AGAIN)
     ((name, bound),) = attributes.items()
-    kind, field, dtype = _VALUES.get(name, (None, "", None))
-    if bound.attribute.type != kind:
+    schema = find_schema(*CONSTANT, defs.onnx_opset_version())
+    stated = None if schema is None else schema.attributes.get(name)
+    if stated is None or int(stated.type) != bound.attribute.type:
         raise ModelError(f"has a Constant with a value '{name}' of another type", remedy=EXPORT_AGAIN)
-    value = getattr(bound.attribute, field)
-    return value if dtype is None else numpy_helper.from_array(np.array(value, dtype))
+    value = helper.get_attribute_value(bound.attribute)
+    return numpy_helper.from_array(np.array(value, _DTYPES[name])) if name in _DTYPES else value
 
 
-_VALUES: Mapping[str, tuple[int | None, str, Any]] = {
-    "value": (AttributeProto.TENSOR, "t", None),
-    "sparse_value": (AttributeProto.SPARSE_TENSOR, "sparse_tensor", None),
-    "value_float": (AttributeProto.FLOAT, "f", np.float32),
-    "value_floats": (AttributeProto.FLOATS, "floats", np.float32),
-    "value_int": (AttributeProto.INT, "i", np.int64),
-    "value_ints": (AttributeProto.INTS, "ints", np.int64),
-    "value_string": (AttributeProto.STRING, "s", object),
-    "value_strings": (AttributeProto.STRINGS, "strings", object),
+_DTYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("value_float", "value_floats"), np.float32),
+    **dict.fromkeys(("value_int", "value_ints"), np.int64),
+    **dict.fromkeys(("value_string", "value_strings"), object),
 }
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from onnx import TensorProto, TypeProto
+from onnx import TensorProto
 
 from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
-from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes
+from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes, sizes_of
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
 from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import (
@@ -295,7 +295,8 @@ def interface_problem(original: Numbered, rewritten: Numbered) -> str:
         if names[0] != names[1]:
             return f"the {what} were {_quote_names(names[0])}, and are {_quote_names(names[1])}"
         for one, other in zip(before, after, strict=True):
-            if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
+            interfaces = [(value_kinds.of_type(info.type), sizes_of(info.type)) for info in (one, other)]
+            if _is_believed(kinds, one) and interfaces[0] != interfaces[1]:
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
     return ""
 
@@ -326,20 +327,6 @@ def _text(name: str | bytes) -> str:
 
 def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "(none)"
-
-
-def _interface(declared: TypeProto) -> object:
-    """Return the kind and the shape of a declaration; the shape is that of the element in a container."""
-    kind, element = value_kinds.of_type(declared), declared
-    while element.WhichOneof("value") in _HOLDERS:
-        element = getattr(element, element.WhichOneof("value") or "").elem_type
-    if not (element.HasField("tensor_type") and element.tensor_type.HasField("shape")):
-        return kind, None
-    dims = element.tensor_type.shape.dim
-    return kind, [dim.dim_value if dim.HasField("dim_value") else _text(dim.dim_param) for dim in dims]
-
-
-_HOLDERS = ("sequence_type", "optional_type")
 
 
 def equal_inputs(proof: Proof) -> Sequence[Pair]:
