@@ -324,7 +324,10 @@ class WrittenTensors:
 
         A tensor with a wrong block is not recorded; the later comparison reports it. Raises OSError.
         """
-        check, convert_exactly = (of(source.data_type, data_type) for of in (between, only_result))
+        check, convert_exactly = (
+            between(source.data_type, data_type),
+            only_result(source.data_type, data_type),
+        )
         if exponent:
             check, convert_exactly = check and rescaled(check, exponent), lambda _: None
         start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None

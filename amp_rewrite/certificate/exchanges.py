@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -83,7 +82,8 @@ class Exchange(NamedTuple):
         bind(proof, self.form, right, bound)
         if proof.original.kinds[node.first] != FLOAT or len(node.inputs) > len(names):
             raise DifferentError("they are no floats")
-        for name, left in zip_longest(names, node.inputs, fillvalue=MISSING):
+        lefts = [*node.inputs, *[MISSING] * (len(names) - len(node.inputs))]
+        for name, left in zip(names, lefts, strict=True):
             if left != MISSING:
                 pairs.append((left, bound[name]))
             else:

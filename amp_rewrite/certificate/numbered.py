@@ -319,8 +319,8 @@ def constant_value(proto: Any, scope: Scope) -> Any:
         raise ModelError("has a Constant without a value, or with several", remedy=EXPORT_AGAIN)
     ((name, bound),) = attributes.items()
     schema = find_schema(*CONSTANT, defs.onnx_opset_version())
-    stated = None if schema is None else schema.attributes.get(name)
-    if stated is None or int(stated.type) != bound.attribute.type:
+    stated: Any = None if schema is None else schema.attributes.get(name)
+    if stated is None or stated.type.value != bound.attribute.type:
         raise ModelError(f"has a Constant with a value '{name}' of another type", remedy=EXPORT_AGAIN)
     value = helper.get_attribute_value(bound.attribute)
     return numpy_helper.from_array(np.array(value, _DTYPES[name])) if name in _DTYPES else value

@@ -170,7 +170,7 @@ class Lifts:
     @functools.cached_property
     def _ends(self) -> Mapping[int, set[int | str]]:
         """The element types in which sums and bounds read a value, rearranged or not, and its other uses."""
-        ends = {value: {_OTHER} for value in self._model.leaving()}
+        ends: dict[int, set[int | str]] = {value: {_OTHER} for value in self._model.leaving()}
         for node in reversed(self._model.nodes):
             record = find(*node.operator)
             is_moved = record.move in (Move.REARRANGES, Move.SELECTS) and len(record.masks) <= 1
@@ -181,7 +181,7 @@ class Lifts:
                 elif record.traits & Trait.ADDS or record.move is Move.BOUNDS:
                     end = {self._types.of(self._model.read(node)[port])}
                 elif is_moved and not port:
-                    end = set().union(*(ends.get(output, ()) for output in node.numbers))
+                    end = {each for output in node.numbers for each in ends.get(output, ())}
                 ends.setdefault(value, set()).update(end)
         return ends
 

@@ -195,11 +195,11 @@ def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[str, Cou
 
     def run(start: int) -> tuple[str, Counter[Licence]]:
         uses, parts = Counter[Licence](), (flat[start : start + PART] for flat in (old, new))
-        for block, pair in enumerate(zip(*map(tensors.blocks, parts), strict=True)):
-            place = check(*pair, uses)
+        for block, (before, after) in enumerate(zip(*map(tensors.blocks, parts), strict=True)):
+            place = check(before, after, uses)
             if place is not None:
-                at, (before, after) = start + block * tensors.BLOCK + place, (each[place] for each in pair)
-                return f"element {at:,} was {before}, and is {after}", uses
+                at = start + block * tensors.BLOCK + place
+                return f"element {at:,} was {before[place]}, and is {after[place]}", uses
         return "", uses
 
     parts = range(0, old.size, PART)
