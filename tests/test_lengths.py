@@ -58,16 +58,7 @@ def test_other_ranks_are_not_proved():
     assert not certify(*both).proved
 
 
-def test_a_long_chain_of_shapes_is_followed_without_recursion():
-    """Each value is reshaped by the shape of the one before it."""
-    steps = " ".join(f"s{at} = Shape (r{at}) r{at + 1} = Reshape (r{at}, s{at})" for at in range(3_000))
-    text = f"""<ir_version: 7, opset_import: ["" : 11]> g (float[n, c] x, int64[2] t) => (y)
-        {{ r0 = Relu (x) {steps} y = Relu (r3000) }}"""
-    made = numbering.number(Numbered(parser.parse_model(text), None), {})
-    assert Ranks(made).of(made.names.index("r3000")) == 2
-
-
 @pytest.mark.parametrize(("parts", "axes"), [(60, 60), (2000, None)])
 def test_a_length_of_very_many_parts_is_not_known(parts, axes):
-    """Each of many Reshapes would look at all of them."""
+    """No runtime has values of so many axes."""
     assert rank(f"t = Concat <axis = 0> ({', '.join(['last'] * parts)})") == axes

@@ -133,7 +133,7 @@ def written(tmp_path, old, data_type, made, exponent=0):
     before = held(tmp_path, "old", helper.np_dtype_to_tensor_dtype(old.dtype), old.size)
     seen = WrittenTensors()
     with (tmp_path / "new").open("w+b") as file:
-        extent = stored_tensors.tensors.elements(before.tensor, before.folder).extent()
+        extent = stored_tensors.tensors.extent(before.tensor, before.folder)
         blocks, power = [old[:50], old[50:]], old.dtype.type(2.0**-exponent)
         seen.write(file, data_type, extent, blocks, lambda block: (block * power).astype(made), exponent)
     seen.close(tmp_path / "new")

@@ -100,4 +100,4 @@ def _numbered(
     except ModelError as error:
         raise ModelError(error.problem, where=error.where or where, remedy=error.remedy) from error
     except RecursionError as error:
-        raise ModelError("nests bodies too deeply", where=where, remedy=EXPORT_AGAIN) from error
+        raise ModelError("nests bodies or calls too deeply", where=where, remedy=EXPORT_AGAIN) from error

@@ -39,11 +39,11 @@ def refuse_other_shapes(
     """
     sources_of: dict[int, list[_Dims]] = {}
     for info, number in declared_shapes(original):
-        if (dims := _dims(info.type)) is not None:
+        if (dims := sizes_of(info.type)) is not None:
             sources_of.setdefault(original.roots[number], []).append(dims)
     unknown: _Unknown = {}
     for info, left, right in declared:
-        dims, sources = _dims(info.type), sources_of.get(left, ())
+        dims, sources = sizes_of(info.type), sources_of.get(left, ())
         is_opaque = not sources and _is_opaque(original.makers[left])
         if dims is not None and not is_opaque and not (_agrees(dims, sources) and _is_named(dims, sources)):
             unknown[info.name] = dims, left, right
@@ -51,7 +51,7 @@ def refuse_other_shapes(
     if inferred is None and infer_shapes(original.proto) is None:
         unknown = _with_sources(unknown, sources_of, {})
     inferred = inferred or {}
-    operators = {(*node.operator, node.version) for node in rewritten.makers if node is not None}
+    operators = {(*node.operator, node.version) for node in rewritten.nodes}
     is_whole = all(find_schema(*each) for each in operators)
     if not is_whole:  # onnx infers nothing behind such a node
         unknown = _with_sources(unknown, sources_of, inferred)
@@ -61,7 +61,7 @@ def refuse_other_shapes(
         for name, (dims, left, _) in unknown.items()
     )
     if not all(_is_named(dims, sources) for dims, sources in known):
-        borders = {size for info in original.proto.graph.input for size in _dims(info.type) or ()}
+        borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
         anew = _inferred_dims(rewritten) if is_whole else None
         _refuse_merged(declared, sources_of, anew, borders)
 
@@ -100,7 +100,7 @@ def _refuse_merged(
     """
     axes: dict[str, list[tuple[set[tuple[_Size, ...]], int, int]]] = {}
     for info, left, right in declared:
-        for axis, size in enumerate(_dims(info.type) or ()):
+        for axis, size in enumerate(sizes_of(info.type) or ()):
             if isinstance(size, str):
                 sources = sources_of.get(left, ()), (inferred or {}).get(info.name, ())
                 known = {(at, *dims[axis : axis + 1]) for at, each in enumerate(sources) for dims in each}
@@ -158,14 +158,14 @@ def _inferred_dims(model: Numbered, unknown: Container[str] | None = None) -> di
     while waiting:
         graph = waiting.pop()
         for info in (*graph.value_info, *graph.input, *graph.output):
-            if (unknown is None or info.name in unknown) and (dims := _dims(info.type)) is not None:
+            if (unknown is None or info.name in unknown) and (dims := sizes_of(info.type)) is not None:
                 sizes.setdefault(info.name, []).append(dims)
         for node in graph.node:
             waiting.extend(each.g for each in node.attribute if each.HasField("g"))
     return sizes
 
 
-def _dims(declared: TypeProto) -> _Dims | None:
+def sizes_of(declared: TypeProto) -> _Dims | None:
     """Return the declared sizes, with the names of open ones, None without; for a container, those of its
     element. None without a declared shape.
     """

@@ -37,6 +37,7 @@ HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by ONNX element type."""
 
 
+@functools.cache  # the buffers serve every tensor of a thread
 def between(before: int, after: int) -> Check | None:
     """Return the check for elements converted from one type to another; None for a forbidden conversion."""
     if before == after:
@@ -50,6 +51,7 @@ def between(before: int, after: int) -> Check | None:
     )
 
 
+@functools.cache
 def only_result(before: int, after: int) -> Rounding:
     """Return a rounding of float32 blocks that are finite in half, where no other bits would be right."""
     return _FiniteBlocks(HALVES[after]) if before == FLOAT and after in HALVES else lambda _: None
@@ -213,7 +215,8 @@ def _lift_mask(old: Array, new: Array, half: Half) -> Array:
 
 
 def _equal_bits(expected: Array, actual: Array) -> bool:
-    return np.array_equal(expected.view(np.uint16), actual.view(np.uint16))
+    at_once = np.uint16 if expected.size % 4 else np.uint64
+    return np.array_equal(expected.view(at_once), actual.view(at_once))
 
 
 def _is_finite(new: Array, half: Half) -> bool:
@@ -240,25 +243,14 @@ class _RoundedBlocks(threading.local):
 
     def __init__(self, half: Half) -> None:
         self._half, self._only_result = half, _FiniteBlocks(half)
-        self._same = np.empty(0, bool)
 
     def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
         """Implement `Check`."""
         expected = self._only_result(old)
-        if expected is not None and self._equal(expected.view(np.uint16), new.view(np.uint16)):
+        if expected is not None and _equal_bits(expected, new):
             return None
         return _first_not_rounded(old, new, uses, self._half)
 
-    def _equal(self, expected: Array, actual: Array) -> bool:
-        if expected.size % _AT_ONCE:
-            return np.array_equal(expected, actual)
-        if self._same.size != expected.size // _AT_ONCE:
-            self._same = np.empty(expected.size // _AT_ONCE, bool)
-        return bool(np.equal(expected.view(np.uint64), actual.view(np.uint64), out=self._same).all())
-
-
-_AT_ONCE = 4
-"""Half elements per 64-bit comparison."""
 
 _SIGN = np.uint16(0x8000)
 _TWO = np.uint16(0x4000)
@@ -316,8 +308,6 @@ class WrittenTensors:
     def __init__(self) -> None:
         self._found: dict[_Start, _Written] = {}
         self._files: dict[tuple[int, int], FileIdentity] = {}
-        self._check = functools.cache(between)  # the buffers serve every tensor of a thread
-        self._only_result = functools.cache(only_result)
 
     def write(
         self,
@@ -334,13 +324,15 @@ class WrittenTensors:
 
         A tensor with a wrong block is not recorded; the later comparison reports it. Raises OSError.
         """
-        check = self._check(source.data_type, data_type)
-        only_result = self._only_result(source.data_type, data_type)
+        check, convert_exactly = (
+            between(source.data_type, data_type),
+            only_result(source.data_type, data_type),
+        )
         if exponent:
-            check, only_result = check and rescaled(check, exponent), lambda _: None
+            check, convert_exactly = check and rescaled(check, exponent), lambda _: None
         start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
         for before in blocks:
-            after = only_result(before)
+            after = convert_exactly(before)
             if after is None:
                 after = convert(before)
                 right = right and check is not None and check(before, after, uses) is None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto, TensorProto, helper
 
 from amp_rewrite.certificate import rescaling, tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
@@ -18,6 +20,8 @@ from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import CAST, FLOAT
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.operators import catalogue
+from amp_rewrite.operators.record import Trait
 
 Rule = Callable[[Proof, Node, int], Sequence[Pair]]
 """Returns the pairs that remain to be proved for a node of the original and a value of the result."""
@@ -25,85 +29,95 @@ Rule = Callable[[Proof, Node, int], Sequence[Pair]]
 
 def rule(a: Node, b: Node | None) -> Rule | None:
     """Return the rule for two nodes of different operators; None if there is none."""
-    if a.operator in _WHATEVER_STANDS or b is None or a.operator[0] or b.operator[0]:
-        return _WHATEVER_STANDS.get(a.operator)
-    return _EXCHANGED.get((a.operator[1], b.operator[1]))
+    exchange = _EXCHANGES.get(a.operator)
+    if exchange is not None:
+        return exchange.match if b is not None and b.operator == ("", exchange.form.operator) else None
+    return _RULES.get(a.operator)
 
 
-# ---- Clip as Max and Min
+# ---- forms: the nodes that may stand in the place of another
+
+
+class Form(NamedTuple):
+    """A node that computes one value, by its operator, its inputs, and its attributes with their contents.
+
+    An input is a form, a number that the result stores, or a name: of any value, the same wherever it recurs.
+    """
+
+    operator: str
+    inputs: tuple[Form | float | str, ...]
+    attributes: Mapping[str, object] = MappingProxyType({})
+
+
+def bind(proof: Proof, form: Form | float | str, right: int, bound: dict[str, int]) -> None:
+    """Add the values of the result that names in a form are; DifferentError for a value of another form."""
+    if isinstance(form, str):
+        if bound.setdefault(form, right) != right:
+            raise DifferentError("two values stand for one")
+    elif isinstance(form, Form):
+        node = proof.made(right, form.operator)
+        is_same = _contents(without_graphs(attributes_of(node))) == form.attributes
+        if not is_same or len(node.inputs) != len(form.inputs):
+            raise DifferentError(f"the {form.operator} in the place of the node has other parameters")
+        for each, number in zip(form.inputs, node.inputs, strict=True):
+            bind(proof, each, number, bound)
+    else:
+        proof.stored_number(right, np.array(form, np.float32))
+
+
+def _contents(attributes: Mapping[str, AttributeProto]) -> Mapping[str, object]:
+    return {name: attribute_content(attribute) for name, attribute in attributes.items()}
+
+
+class Exchange(NamedTuple):
+    """The names of a node's operands, and the form that may stand in its place, for floats."""
+
+    operands: str
+    form: Form
+    licence: Licence
+
+    def match(self, proof: Proof, node: Node, right: int) -> Sequence[Pair]:
+        """Implement `Rule`."""
+        bound, pairs, names = dict[str, int](), list[Pair](), self.operands.split()
+        bind(proof, self.form, right, bound)
+        if proof.original.kinds[node.first] != FLOAT or len(node.inputs) > len(names):
+            raise DifferentError("they are no floats")
+        lefts = [*node.inputs, *[MISSING] * (len(names) - len(node.inputs))]
+        for name, left in zip(names, lefts, strict=True):
+            if left != MISSING:
+                pairs.append((left, bound[name]))
+            else:
+                bind(proof, _missing_bound(node, name), bound[name], bound)
+        if self.licence is Licence.MAX_AND_MIN:
+            for _, bound_number in pairs[1:]:
+                _refuse_nan(proof, bound_number)
+        proof.uses[self.licence] += 1
+        return pairs
+
+
+def _missing_bound(clip: Node, name: str) -> float:
+    """Return a bound that is no input: an attribute before opset 11, else the largest number."""
+    bound = attributes_of(clip).get(name)
+    return _MISSING_BOUNDS.get(name, np.nan) if bound is None else bound.attribute.f
 
 
 _LARGEST = float(np.finfo(np.float32).max)
-_BOUNDS = (("min", -_LARGEST), ("max", _LARGEST))
-"""The attributes of the bounds before opset 11, and the defaults of missing bounds."""
+_MISSING_BOUNDS = {"min": -_LARGEST, "max": _LARGEST}
 
 
-def as_max_and_min(proof: Proof, clip: Node, right: int) -> Sequence[Pair]:
-    """Match `Clip(x, low, high)` with `Min(Max(x, low), high)`, for floats."""
-    data, *bounds = max_and_min_operands(proof, right)
-    if proof.original.kinds[clip.first] != FLOAT:
-        raise DifferentError("they are a Clip, and a Max and a Min, of integers")
-    pairs: list[Pair] = [(clip.inputs[0], data)]
-    for port, right_bound in enumerate(bounds, start=1):
-        left_bound = clip.inputs[port] if port < len(clip.inputs) else MISSING
-        if left_bound != MISSING:
-            bound = proof.rewritten.stored.get(right_bound)
-            if not isinstance(bound, TensorProto) or _has_nan(tensors.whole(bound, proof.rewritten.folder)):
-                raise DifferentError("a bound may be NaN, which a Clip ignores, and a Max or a Min returns")
-            pairs.append((left_bound, right_bound))
-        else:
-            proof.stored_number(right_bound, np.array(_bound_number(clip, port), np.float32))
-    proof.uses[Licence.MAX_AND_MIN] += 1
-    return pairs
+def _refuse_nan(proof: Proof, right: int) -> None:
+    bound = proof.rewritten.stored.get(right)
+    is_known = isinstance(bound, TensorProto)
+    if not is_known or np.isnan(tensors.whole(bound, proof.rewritten.folder).astype(np.float32)).any():
+        raise DifferentError("a bound may be NaN, which a Clip ignores, and a Max or a Min returns")
 
 
-def max_and_min_operands(proof: Proof, right: int) -> tuple[int, int, int]:
-    """Return the operand and the bounds of a Max and a Min of the result; DifferentError for other nodes."""
-    below = proof.made(right, "Min")
-    above = proof.made(below.inputs[0], "Max") if below.inputs else below
-    if len(below.inputs) != _TWO or len(above.inputs) != _TWO:
-        raise DifferentError("they are not a Clip, and a Max and a Min")
-    return above.inputs[0], above.inputs[1], below.inputs[1]
-
-
-_TWO = 2
-
-
-def _has_nan(array: Array) -> bool:
-    return bool(np.isnan(array.astype(np.float32)).any())
-
-
-def _bound_number(clip: Node, port: int) -> float:
-    name, missing = _BOUNDS[port - 1]
-    bound = attributes_of(clip).get(name)
-    return missing if bound is None else bound.attribute.f
-
-
-# ---- a square as a power of 2
-
-
-def as_power(proof: Proof, product: Node, right: int) -> Sequence[Pair]:
-    """Match `Mul(x, x)` with `Pow(x, 2)`, for floats."""
-    power = proof.made(right, "Pow")
-    base, factors = power.inputs[0], product.inputs
-    if len(factors) != _TWO or factors[0] != factors[1] or proof.original.kinds[product.first] != FLOAT:
-        raise DifferentError("they are not a square and a power of 2")
-    proof.stored_number(power.inputs[1], np.array(_TWO, np.float32))
-    proof.uses[Licence.SQUARE] += 1
-    return [(factors[0], base)]
-
-
-# ---- Reciprocal as a division
-
-
-def as_division(proof: Proof, node: Node, right: int) -> Sequence[Pair]:
-    """Match `Reciprocal(x)` with `1 / x`, which is also rounded once."""
-    division = proof.made(right, "Div")
-    if len(division.inputs) != 2 or proof.original.kinds[node.first] != FLOAT:
-        raise DifferentError("they are not a Reciprocal and a division")
-    proof.stored_number(division.inputs[0], np.array(1, np.float32))
-    proof.uses[Licence.RECIPROCAL] += 1
-    return [(node.inputs[0], division.inputs[1])]
+_EXCHANGES = {
+    ("", "Clip"): Exchange("x min max", Form("Min", (Form("Max", ("x", "min")), "max")), Licence.MAX_AND_MIN),
+    ("", "Reciprocal"): Exchange("x", Form("Div", (1.0, "x")), Licence.RECIPROCAL),
+    ("", "Mul"): Exchange("x x", Form("Pow", ("x", 2.0)), Licence.SQUARE),
+}
+"""Exchanges by the operator of the original. The power and the quotient are rounded once as well."""
 
 
 # ---- FusedConv as a Conv, an Add and an activation
@@ -126,61 +140,27 @@ def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
     name = attributes["activation"].s.decode(errors="replace") if "activation" in attributes else ""
     if name not in _PARAMETERS:
         raise DifferentError("no activation is known that the node is fused with")
-    last = _before_activation(proof, right, name, _floats(attributes))
-    residual = fused.inputs[3] if len(fused.inputs) > 3 else MISSING
-    pairs: list[Pair] = []
-    if residual != MISSING:
-        add = proof.made(last, "Add")
-        pairs.append((residual, add.inputs[1]))
-        last = add.inputs[0]
-    conv = proof.made(last, "Conv")
     plain = {name: a for name, a in attributes.items() if not name.startswith("activation")}
-    if _contents(plain) != _contents(without_graphs(attributes_of(conv))):
-        raise DifferentError("the attributes of the Conv differ")
-    inputs = fused.inputs[:3]
-    while inputs and inputs[-1] == MISSING:
-        inputs = inputs[:-1]
-    if len(conv.inputs) != len(inputs) or MISSING in conv.inputs:
-        raise DifferentError("the Conv reads other values")
-    proof.uses[Licence.FUSED_CONV] += 1
-    return [*zip(inputs, conv.inputs, strict=True), *pairs]
-
-
-def _floats(attributes: Mapping[str, AttributeProto]) -> Sequence[float]:
-    return list(attributes["activation_params"].floats) if "activation_params" in attributes else []
-
-
-def _contents(attributes: Mapping[str, AttributeProto]) -> Mapping[str, object]:
-    return {name: attribute_content(attribute) for name, attribute in attributes.items()}
-
-
-def _before_activation(proof: Proof, right: int, name: str, numbers: Sequence[float]) -> int:
-    """Return the operand of a fused node's activation in the result."""
-    node = proof.rewritten.makers[right]
-    if name == "Clip" and node is not None and node.operator == ("", "Min") and len(numbers) == 2:
-        data, low, high = max_and_min_operands(proof, right)
-        for value, number in ((low, numbers[0]), (high, numbers[1])):
-            proof.stored_number(value, np.array(number, np.float32))
+    operands = {name: n for name, n in zip("xwbz", fused.inputs, strict=False) if n != MISSING}
+    form = Form("Conv", tuple(each for each in operands if each != "z"), _contents(plain))
+    form = Form("Add", (form, "z")) if "z" in operands else form
+    numbers = list(attributes["activation_params"].floats) if "activation_params" in attributes else []
+    parameters = dict(zip(_PARAMETERS[name], numbers, strict=False))
+    last, bound = proof.rewritten.makers[right], dict[str, int]()
+    if name == "Clip" and len(parameters) == _TWO and last is not None and last.operator == ("", "Min"):
+        form = Form("Min", (Form("Max", (form, parameters["min"])), parameters["max"]))
         proof.uses[Licence.MAX_AND_MIN] += 1
-        return data
-    activation = proof.made(right, name)
-    _same_parameters(proof, activation, _PARAMETERS[name], numbers)
-    return activation.inputs[0]
+    elif last is not None and len(last.inputs) > 1:
+        form = Form(name, (form, *parameters.values()))
+    else:
+        stated = {each: helper.make_attribute(each, number) for each, number in parameters.items()}
+        form = Form(name, (form,), _contents(stated))
+    bind(proof, form, right, bound)
+    proof.uses[Licence.FUSED_CONV] += 1
+    return [(left, bound[name]) for name, left in operands.items()]
 
 
-def _same_parameters(proof: Proof, node: Node, names: Sequence[str], numbers: Sequence[float]) -> None:
-    """Prove that an activation has the parameters of a fused node, as attributes or as inputs."""
-    attributes = without_graphs(attributes_of(node))
-    parameters = dict(zip(names, numbers, strict=False))
-    if len(node.inputs) > 1:
-        if len(node.inputs) != 1 + len(parameters) or attributes:
-            raise DifferentError("the activation has other parameters")
-        for value, number in zip(node.inputs[1:], parameters.values(), strict=True):
-            proof.stored_number(value, np.array(number, np.float32))
-    elif {name: a.f for name, a in attributes.items()} != {
-        n: float(np.float32(v)) for n, v in parameters.items()
-    }:
-        raise DifferentError("the activation has other parameters")
+_TWO = 2
 
 
 # ---- a BatchNormalization folded into the weights of the preceding product:
@@ -227,8 +207,7 @@ def into_product(proof: Proof, norm: Node, right: int) -> Sequence[Pair]:
         or differing_attribute(proof, product, new_product) is not None
     ):
         raise DifferentError("the product is another")
-    weight = _product_weight(proof, product)
-    view = _view(product, weight)
+    weight, view = _weight(proof, product)
     channels = view[0] * view[2]
     bias = _vector(proof, product.inputs[2], channels) if len(product.inputs) > 2 else np.zeros(channels)
     bias = bias if addend is None else bias + _channelwise(addend, weight, channels)
@@ -305,9 +284,6 @@ def _vector(proof: Proof, left: int, channels: int) -> Array:
     return array.reshape(-1).astype(np.float64)
 
 
-_View = tuple[int, int, int, int]
-
-
 def _constant(proof: Proof, left: int) -> Array | None:
     """Return a float32 constant of the original, or one that it computes of constants; None for others."""
     if left == MISSING or proof.original.makers[left] is None:
@@ -319,33 +295,26 @@ def _constant(proof: Proof, left: int) -> Array | None:
     return array if array.dtype == np.float32 else None
 
 
-def _product_weight(proof: Proof, product: Node) -> Array:
-    weight, data = _constant(proof, product.inputs[1]), product.inputs[0]
+def _weight(proof: Proof, product: Node) -> tuple[Array, tuple[int, int, int, int]]:
+    """Return the weight of a product, and its sizes as (groups, inputs, channels of a group, rest)."""
+    weight, attributes = _constant(proof, product.inputs[1]), without_graphs(attributes_of(product))
     if weight is None:
         raise DifferentError("the weights before a BatchNormalization are not stored")
-    if product.operator == ("", "MatMul") and proof.ranks.of(data) != _MATRIX:
+    record, dims = catalogue.find(*product.operator), weight.shape
+    is_known = not product.operator[0] and record.channel is not None
+    is_known &= "beta" not in attributes or attributes["beta"].f == 1
+    is_known &= (weight.ndim > _MATRIX) if record.traits & Trait.RANKED else weight.ndim == _MATRIX
+    group = _whole_number(attributes, "group", 1) if product.operator == ("", "ConvTranspose") else 1
+    if not is_known or group < 1 or dims[0] % group:
+        raise DifferentError("a BatchNormalization went into another operator")
+    if product.operator == ("", "MatMul") and proof.ranks.of(product.inputs[0]) != _MATRIX:
         raise DifferentError("the product before a BatchNormalization is not known to be one of matrices")
-    return weight
+    if record.channel == 0 or _whole_number(attributes, "transB", 0):
+        return weight, (1, 1, dims[0], int(np.prod(dims[1:])))
+    return weight, (group, dims[0] // group, dims[1], int(np.prod(dims[2:])))
 
 
 _MATRIX = 2
-
-
-def _view(product: Node, weight: Array) -> _View:
-    """Return the weight's sizes as (groups, inputs, channels of a group, rest); channels are axes 0 and 2."""
-    attributes = without_graphs(attributes_of(product))
-    dims, name = weight.shape, product.operator[1] if not product.operator[0] else ""
-    rest = int(np.prod(dims[2:]))
-    if name == "Conv" and len(dims) > 2:
-        return (1, 1, dims[0], dims[1] * rest)
-    group = _whole_number(attributes, "group", 1)
-    if name == "ConvTranspose" and len(dims) > 2 and group > 0 and dims[0] % group == 0:
-        return (group, dims[0] // group, dims[1], rest)
-    if name == "Gemm" and len(dims) == 2 and ("beta" not in attributes or attributes["beta"].f == 1):
-        return (1, 1, *dims) if _whole_number(attributes, "transB", 0) else (1, *dims, 1)
-    if name == "MatMul" and len(dims) == 2:
-        return (1, *dims, 1)
-    raise DifferentError("a BatchNormalization went into another operator")
 
 
 # ---- constants computed in float32, with a few roundings, and then rounded to half
@@ -414,15 +383,8 @@ def follow_unknown_cast(proof: Proof, left: int, node: Node) -> Sequence[Pair]:
     return [(left, data), (guess, like)]
 
 
-_WHATEVER_STANDS: dict[tuple[str, str], Rule] = {
-    ("", "Clip"): as_max_and_min,
-    ("", "Reciprocal"): as_division,
+_RULES: Mapping[tuple[str, str], Rule] = {
     ("", "BatchNormalization"): into_product,
     ("com.microsoft", "FusedConv"): take_conv_apart,
 }
-"""Rules by the operator of the original alone."""
-
-_EXCHANGED: dict[tuple[str, str], Rule] = {
-    ("Mul", "Pow"): as_power,
-}
-"""Rules by both operators, in the ONNX domain."""
+"""Rules by the operator of the original, whatever stands in the result."""

@@ -1,12 +1,8 @@
-"""Licence for constant folding: folded values are recomputed, within limits on memory and work.
-
-Small constants that became half are compared in batches: each alone costs more than its elements.
-"""
+"""Licence for constant folding: folded values are recomputed, within limits on memory and work."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import isqrt, prod
 from typing import Any
@@ -23,9 +19,9 @@ from onnx import (
     numpy_helper,
 )
 
-from amp_rewrite.certificate import element_checks, rescaling, stored_tensors, tensors, value_kinds
+from amp_rewrite.certificate import stored_tensors, tensors, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
-from amp_rewrite.certificate.element_checks import HALVES, Array
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_tensors import Held
@@ -191,8 +187,8 @@ def _rename_values(node: Node, operands: Sequence[int]) -> NodeProto:
 # ---- the cost of recomputing folded values: a few small ones may be expanded to any size
 
 
-MOST_BYTES = 1 << 28
-"""The most bytes of all values that are computed for one model."""
+MOST_ELEMENTS = 1 << 26
+"""The most elements of all values that are computed for one model."""
 
 MOST_WORK = 1 << 36
 """The most products and sums for one model: some seconds."""
@@ -204,65 +200,44 @@ def refuse_costly(model: ModelProto) -> None:
     Its inputs are constants without their data.
     """
     inferred = worker.infer(worker_process.infer_graph, model.SerializeToString())
-    if not inferred:
-        raise DifferentError("the sizes of what is folded are not known")
-    graph = GraphProto.FromString(inferred)
-    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
-    infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
-    output_sizes = {name: _elements(info) for name, info in infos.items()}
-    if any(name not in output_sizes for node in graph.node for name in node.output if name):
-        raise DifferentError("the sizes of what is folded are not known")
-    size = sum(output_sizes[name] * _width(info) for name, info in infos.items())
-    sizes |= output_sizes
-    if size + _between(graph, sizes) > MOST_BYTES or _work(graph, sizes) > MOST_WORK:
+    graph = GraphProto.FromString(inferred or b"")
+    computed = {info.name: _elements(info) for info in (*graph.input, *graph.value_info, *graph.output)}
+    if not inferred or any(name not in computed for node in graph.node for name in node.output if name):
+        raise DifferentError(_UNKNOWN_SIZES)
+    sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer} | computed
+    products = (node.input for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)
+    between = sum(prod(sizes.get(name, 0) for name in factors) for factors in products)
+    work = sum(_work(node, sizes) for node in graph.node)
+    if sum(computed.values()) + between > MOST_ELEMENTS or work > MOST_WORK:
         raise DifferentError("what is folded is too large to compute anew")
+
+
+_UNKNOWN_SIZES = "the sizes of what is folded are not known"
+_TWO = 2
 
 
 def _elements(info: ValueInfoProto) -> int:
     kind = info.type.tensor_type
     if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
-        raise DifferentError("the sizes of what is folded are not known")
+        raise DifferentError(_UNKNOWN_SIZES)
     return prod(dim.dim_value for dim in kind.shape.dim)
 
 
-def _width(info: ValueInfoProto) -> int:
-    """Return the bytes of an element; 8 if its width is unknown."""
-    try:
-        return helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).itemsize
-    except (KeyError, TypeError, ValueError):
-        return 8
-
-
-def _between(graph: GraphProto, sizes: Mapping[str, int]) -> int:
-    """Return the bytes of intermediates that products of more than two factors may need."""
-    products = (node for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)
-    return sum(8 * prod(sizes.get(name, 0) for name in node.input) for node in products)
-
-
-_TWO = 2
-
-
-def _work(graph: GraphProto, sizes: Mapping[str, int]) -> int:
-    return sum(_of_node(node, sizes) for node in graph.node)
-
-
-def _of_node(node: NodeProto, sizes: Mapping[str, int]) -> int:
-    input_sizes = [sizes.get(name, 0) for name in node.input]
-    output_size = sum(sizes.get(name, 0) for name in node.output)
-    if node.op_type in _PRODUCTS and len(input_sizes) > 1:
-        products = isqrt(input_sizes[0] * input_sizes[1] * output_size)  # of MK, KN and MN elements
-        return max(products, *input_sizes)
-    return output_size * max(input_sizes, default=0) if node.op_type in _SUMS else output_size
-
-
-_PRODUCTS = frozenset("Einsum Gemm MatMul MatMulInteger QLinearMatMul".split())
-_SUMS = frozenset(
+def _work(node: NodeProto, sizes: Mapping[str, int]) -> int:
+    """Return the products and sums of a node: unless its operator is one of matrices, it may read all
+    elements of an input for each of its output.
     """
-    Attention AveragePool Col2Im Conv ConvInteger ConvTranspose DFT DeformConv Det GRU LRN LSTM LpPool
-    MaxPool MaxRoiPool NonMaxSuppression QLinearConv RNN RoiAlign STFT
-    """.split()
-)
-"""Operators that may read all elements of an input for each output element."""
+    inputs = [sizes.get(name, 0) for name in node.input]
+    output, record = sum(sizes.get(name, 0) for name in node.output), find(node.domain, node.op_type)
+    if record.traits is Trait.MULTIPLIES and len(inputs) > 1:
+        products = isqrt(inputs[0] * inputs[1] * output)  # of MK, KN and MN elements
+        return max(products, *inputs)
+    reads_all = record.flops is None or record.coordinates
+    return output * max(inputs, default=0) if reads_all and node.op_type not in _LOCAL else output
+
+
+_LOCAL = ("GridSample", "Resize", "Upsample")
+"""Operators that read a few elements for each of their output."""
 
 
 # ---- computation node by node, as a runtime folds in float32
@@ -291,90 +266,3 @@ def _by_runtime(model: ModelProto) -> Sequence[Array]:
 def _by_reference(model: ModelProto) -> Sequence[Array]:
     reference: Any = startup.import_module("onnx.reference")
     return reference.ReferenceEvaluator(model).run(None, {})
-
-
-# ---- small values
-
-
-_SMALL, _MANY = 1 << 14, 1 << 17
-"""The most bytes of a small float32 value, and of a batch: too few for onnxruntime."""
-
-
-class SmallValues:
-    """The small constants of a proof that wait for comparison."""
-
-    def __init__(self, proof: Proof) -> None:
-        self._proof = proof
-        self._waiting: list[tuple[int, int, str]] = []
-        self._old: list[bytes] = []
-        self._new: list[bytes] = []
-        self._bytes = 0
-
-    def add(self, left: int, right: int, output: str) -> bool:
-        """Add a small float32 value and its half for later comparison; return False for any other pair.
-
-        Raises DifferentError as `compare` does.
-        """
-        a, b = self._proof.original.stored[left], self._proof.rewritten.stored[right]
-        content = _content(a, b)
-        if content is None:
-            return False
-        old, new = content
-        self._proof.to_half(b.data_type, (left, right))
-        self._waiting.append((left, right, output))
-        self._old.append(old)
-        self._new.append(new)
-        self._bytes += len(old)
-        if self._bytes > _MANY:
-            self.compare()
-        return True
-
-    def first(self) -> DifferentError | None:
-        """Return the fault of the first waiting value that differs; None if none does."""
-        try:
-            self.compare()
-        except DifferentError as difference:
-            return difference
-        return None
-
-    def compare(self) -> None:
-        """Compare the waiting values, one by one if a licence is used; DifferentError for the first that
-        differs.
-        """
-        if not self._waiting:
-            return
-        _, right, _ = self._waiting[0]
-        half, uses = HALVES[self._proof.rewritten.stored[right].data_type], Counter[Licence]()
-        old = np.frombuffer(b"".join(self._old), "<f4")
-        new = np.frombuffer(b"".join(self._new), half.numpy)
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        self._old, self._new = [], []
-        if element_checks.rounded(old, new, uses, half) is None and not uses.total():
-            for left, right, output in waiting:
-                rescaling.record(self._proof.changes.tensors, right, 0, (left, right, output))
-            return
-        for left, right, output in waiting:
-            comparison = stored_tensors.compare(*self._proof.tensors_of(left, right))
-            if comparison.problem:
-                raise DifferentError(comparison.problem, (left, right, output))
-            self._proof.count(comparison, (left, right))
-
-
-def _content(a: object, b: object) -> tuple[bytes, bytes] | None:
-    """Return the bytes of a small float32 value and of its half; None for any other pair."""
-    if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
-        return None
-    if a.data_type != TensorProto.FLOAT or b.data_type not in HALVES:
-        return None
-    dims = a.dims[:]
-    size = 4 * prod(dims)
-    if size > _SMALL or dims != b.dims[:] or (dims and min(dims) < 0):
-        return None  # `compare` refuses a negative size
-    if not (tensors.is_raw(a) and tensors.is_raw(b)):
-        return None
-    old, new = a.raw_data, b.raw_data
-    return (old, new) if 0 < len(old) == size == 2 * len(new) and new not in _LEAST else None
-
-
-_LEAST = (b"\1\0", b"\1\x80")
-"""One least number of float16, with either sign: `compare` tells its exponents."""

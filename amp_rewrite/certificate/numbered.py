@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    defs,
+    helper,
+    numpy_helper,
+)
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.tensors import Folder
@@ -103,6 +113,11 @@ class Node:
     bodies: list[Body] | None
 
     @property
+    def numbers(self) -> range:
+        """The numbers of its outputs."""
+        return range(self.first, self.first + self.count)
+
+    @property
     def left_out(self) -> Sequence[int]:
         """The outputs that it omits, which may decide what it computes, as for a norm in training mode."""
         return () if self.count == 1 else [port for port, name in enumerate(self.proto.output) if not name]
@@ -112,14 +127,15 @@ class Node:
 class Numbered:
     """A model, its values by number.
 
-    `makers` has the producer of each value, if any; `stored` the tensors of constants. `roots` has the
-    operand of a Cast between floats, for others the value itself. `visible` has the values of the model's
-    graph by name, and `initial` its initializers by name, including defaults of inputs. `results` has the
-    value in a function for each output of a call, `scopes` all graphs and functions with their scopes.
-    `passed` has the operand of a node of control flow for each input of its bodies that takes it, and `typed`
-    the declarations of those of custom operators. `fixed` inputs always have their defaults.
-    `op_types` are declared for custom operators, and `assumed` names outputs of them that count as floats;
-    `told` has the values whose kind nothing else tells.
+    `nodes` has those with outputs, producers first and the nodes of bodies behind theirs; `makers` the
+    producer of each value, if any; `stored` the tensors of constants. `roots` has the operand of a Cast
+    between floats, for others the value itself. `visible` has the values of the model's graph by name, and
+    `initial` its initializers by name, including defaults of inputs. `results` has the value in a function
+    for each output of a call, `scopes` all graphs and functions with their scopes. `passed` has the operand
+    of a node of control flow for each input of its bodies that takes it, and `typed` the declarations of
+    those of custom operators. `fixed` inputs always have their defaults. `op_types` are declared for custom
+    operators, and `assumed` names outputs of them that count as floats; `told` has the values whose kind
+    nothing else tells.
     """
 
     proto: ModelProto
@@ -128,6 +144,7 @@ class Numbered:
     assumed: frozenset[str] = frozenset()
     told: set[int] = field(default_factory=set[int])
     fixed: frozenset[str] = frozenset()
+    nodes: list[Node] = field(default_factory=list[Node])
     makers: list[Node | None] = field(default_factory=lambda: [None])
     roots: list[int] = field(default_factory=lambda: [MISSING])
     kinds: list[Kind] = field(default_factory=lambda: [None])
@@ -175,13 +192,20 @@ class Numbered:
         """Return the outputs of custom operators with declared types that nothing else tells the kind of, and
         that no operator without floats at that input reads.
         """
-        values = zip(self.names, self.makers, self.kinds, strict=True) if self.op_types else ()
-        makers = ((name, node) for name, node, kind in values if kind is None and node is not None)
-        unknown = {name for name, node in makers if node.operator in self.op_types}
-        for node in filter(None, self.makers if unknown else ()):
+        custom = [node for node in self.nodes if node.operator in self.op_types]
+        unknown = {self.names[n] for node in custom for n in node.numbers if self.kinds[n] is None}
+        for node in self.nodes if unknown else ():
             reads = enumerate(self.names[number] for number in node.inputs)
             unknown -= {name for port, name in reads if not takes_floats(*node.operator, node.version, port)}
         return frozenset(unknown)
+
+    def leaving(self) -> set[int]:
+        """Return the values that leave the model or a body, without the Casts that are looked through."""
+        bodies = (body for node in self.nodes for body in node.bodies or ())
+        numbers = [number for _, number in self.outputs]
+        return {
+            self.roots[each] for each in (*numbers, *(value for body in bodies for value in body.outputs))
+        }
 
     def variable_ports(self, node: Node) -> Sequence[int]:
         """Return the inputs of a node for whose operator one type of several is declared."""
@@ -294,22 +318,18 @@ def constant_value(proto: Any, scope: Scope) -> Any:
     if len(attributes) != 1:
         raise ModelError("has a Constant without a value, or with several", remedy=EXPORT_AGAIN)
     ((name, bound),) = attributes.items()
-    kind, field, dtype = _VALUES.get(name, (None, "", None))
-    if bound.attribute.type != kind:
+    schema = find_schema(*CONSTANT, defs.onnx_opset_version())
+    stated: Any = None if schema is None else schema.attributes.get(name)
+    if stated is None or stated.type.value != bound.attribute.type:
         raise ModelError(f"has a Constant with a value '{name}' of another type", remedy=EXPORT_AGAIN)
-    value = getattr(bound.attribute, field)
-    return value if dtype is None else numpy_helper.from_array(np.array(value, dtype))
+    value = helper.get_attribute_value(bound.attribute)
+    return numpy_helper.from_array(np.array(value, _DTYPES[name])) if name in _DTYPES else value
 
 
-_VALUES: Mapping[str, tuple[int | None, str, Any]] = {
-    "value": (AttributeProto.TENSOR, "t", None),
-    "sparse_value": (AttributeProto.SPARSE_TENSOR, "sparse_tensor", None),
-    "value_float": (AttributeProto.FLOAT, "f", np.float32),
-    "value_floats": (AttributeProto.FLOATS, "floats", np.float32),
-    "value_int": (AttributeProto.INT, "i", np.int64),
-    "value_ints": (AttributeProto.INTS, "ints", np.int64),
-    "value_string": (AttributeProto.STRING, "s", object),
-    "value_strings": (AttributeProto.STRINGS, "strings", object),
+_DTYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("value_float", "value_floats"), np.float32),
+    **dict.fromkeys(("value_int", "value_ints"), np.int64),
+    **dict.fromkeys(("value_string", "value_strings"), object),
 }
 
 

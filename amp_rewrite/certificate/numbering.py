@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from onnx import FunctionProto, GraphProto, ModelProto, defs
@@ -75,11 +76,11 @@ class _Numbering:
     def run(self) -> Numbered:
         model, graph = self._made, self._made.proto.graph
         add_inputs(model)
-        run_steps(self._graph(graph, self._root))
+        self._graph(graph, self._root)
         model.outputs = [(info.name, self._find(info.name, self._root)) for info in graph.output]
         return model
 
-    def _graph(self, graph: GraphProto, scope: Scope) -> Step:
+    def _graph(self, graph: GraphProto, scope: Scope) -> None:
         """Number a graph except its inputs, which are in its scope already."""
         names, model = scope.names, self._made
         model.scopes.append((graph, scope))
@@ -87,9 +88,9 @@ class _Numbering:
             scope.declared = {info.name: info for info in (*graph.value_info, *graph.output)}
         initializers = model.initial if scope is self._root else tensors.initial(graph)
         add_stored(model, initializers, names)
-        yield self._nodes(graph.node, scope)
+        self._nodes(graph.node, scope)
 
-    def _nodes(self, protos: Iterable[Any], scope: Scope) -> Step:
+    def _nodes(self, protos: Iterable[Any], scope: Scope) -> None:
         functions = self._functions
         for row in self._order.of(self._defined(protos, scope), scope):
             proto, operator, _, first, count = row
@@ -99,11 +100,11 @@ class _Numbering:
                 continue
             function = functions.get((*operator, proto.overload)) if functions else None
             if function is not None:
-                yield self._call(row, scope, function)
+                self._call(row, scope, function)
                 continue
             self._node(row, scope)
             if operator in WITH_BODIES or operator[0]:
-                yield self._bodies(self._made.makers[first] if count else None, row, scope)
+                self._bodies(self._made.makers[first] if count else None, row, scope)
 
     def _defined(self, protos: Iterable[Any], scope: Scope) -> list[Row]:
         """Return the nodes of a graph as rows, with consecutive numbers for their outputs."""
@@ -163,6 +164,8 @@ class _Numbering:
         if operator == CAST_LIKE and (cast := as_cast(proto, kinds[1:])) is not None:
             proto, operator, inputs, kinds = cast, CAST, inputs[:1], kinds[:1]
         node = Node(proto, operator, version, inputs, first, count, scope, None)
+        if count:
+            model.nodes.append(node)
         output_kinds = value_kinds.plain(operator, version, count, kinds)
         model.makers[first : first + count] = [node] * count
         model.kinds[first : first + count] = output_kinds
@@ -199,7 +202,7 @@ class _Numbering:
         self._made.stored[first] = tensor
         self._made.kinds[first] = value_kinds.of_tensor(tensor)
 
-    def _call(self, row: Row, scope: Scope, function: Any) -> Step:
+    def _call(self, row: Row, scope: Scope, function: Any) -> None:
         """Inline a call: its outputs are those of the function's body."""
         proto, _, reads, first, count = row
         model = self._made
@@ -213,7 +216,7 @@ class _Numbering:
         inner.names.update(zip(function.input, numbers, strict=False))
         model.calls += 1
         model.scopes.append((function, inner))
-        yield self._nodes(function.node, inner)
+        self._nodes(function.node, inner)
         for port, name in enumerate(function.output[:count]):
             model.results[first + port] = self._find(name, inner)
             value = model.roots[model.results[first + port]]
@@ -221,7 +224,7 @@ class _Numbering:
                 model.kinds[value] = _declared_kind(scope, proto.output[port])
             model.roots[first + port], model.kinds[first + port] = value, model.kinds[value]
 
-    def _bodies(self, node: Node | None, row: Row, scope: Scope) -> Step:
+    def _bodies(self, node: Node | None, row: Row, scope: Scope) -> None:
         """Number the bodies of a node, and set the kinds of its outputs from theirs."""
         bodies = list[Body]()
         attributes = bound_attributes(row[0], scope)
@@ -230,14 +233,14 @@ class _Numbering:
         )
         for name, bound in attributes.items():
             for graph in graphs_of(bound.attribute):
-                bodies.append((yield self._body(name, graph, bound.scope, node)))
+                bodies.append(self._body(name, graph, bound.scope, node))
         if node is None or not bodies:
             return
         node.bodies = sorted(bodies, key=lambda body: str(body.attribute))
         for port, kind in enumerate(kinds_leaving_bodies(node, self._made.kinds)[: node.count]):
             self._made.kinds[node.first + port] = kind
 
-    def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Step:
+    def _body(self, name: str, graph: GraphProto, scope: Scope, node: Node | None) -> Body:
         inner, model = Scope({}, scope, scope.versions, scope.bound, repeating_node(node)), self._made
         is_custom = node is not None and not is_operator(*node.operator)
         inner.is_custom = scope.is_custom or is_custom
@@ -257,7 +260,7 @@ class _Numbering:
             if is_custom:
                 model.typed[numbers[-1]] = info.type
         model.passed.update(zip(numbers, operands, strict=False))
-        yield self._graph(graph, inner)
+        self._graph(graph, inner)
         names = tuple(info.name for info in (*graph.input, *graph.output))
         return Body(name, numbers, [self._find(info.name, inner) for info in graph.output], names)
 
@@ -294,7 +297,7 @@ class Order:
             return rows
         producers = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
         needs = [{producers[n] for n in self._numbers(row, names) if n in producers} for row in rows]
-        return [rows[i] for i in _sort(needs)]
+        return [rows[i] for i in _sort(dict(enumerate(needs)), "has nodes with cyclic dependencies")]
 
     def refuse_hidden(self, graphs: Sequence[Any]) -> None:
         """Raise ModelError if a body defines a name that another body of the same node reads from outside:
@@ -349,21 +352,12 @@ def _own(graph: Any) -> set[str]:
     return own | {name for node in graph.node for name in node.output}
 
 
-def _sort(needs: Sequence[Iterable[int]]) -> list[int]:
-    waiting = [len(set(each)) for each in needs]
-    readers: list[list[int]] = [[] for _ in needs]
-    for reader, each in enumerate(needs):
-        for producer in each:
-            readers[producer].append(reader)
-    ready = [i for i, count in enumerate(waiting) if not count]
-    for i in ready:  # grows in the loop
-        for reader in readers[i]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    if len(ready) < len(needs):
-        raise ModelError("has nodes with cyclic dependencies", remedy=EXPORT_AGAIN)
-    return ready
+def _sort(needs: Mapping[Any, Iterable[Any]], problem: str) -> list[Any]:
+    """Return what others need, before these; ModelError with this problem for a cycle."""
+    try:
+        return [*TopologicalSorter(needs).static_order()]
+    except CycleError as error:
+        raise ModelError(problem, remedy=EXPORT_AGAIN) from error
 
 
 # ---- functions, and their numbers of nodes once inlined
@@ -410,8 +404,10 @@ def inlined_size(model: ModelProto, functions: Functions) -> int:
     """Return the number of nodes of a model once all calls are inlined; ModelError for recursion."""
     sizes: dict[Key, int] = {}
     callee_counts = {name: _counts(function.node, functions) for name, function in functions.items()}
-    for start in functions:
-        _measure(start, callee_counts, sizes)
+    calls_of = {name: calls.keys() for name, (_, calls) in callee_counts.items()}
+    for name in _sort(calls_of, "has a function that calls itself"):
+        size, calls = callee_counts[name]
+        sizes[name] = size + sum(sizes[each] * count for each, count in calls.items())
     own, calls = _counts(model.graph.node, functions)
     for _, counts in ((own, calls), *callee_counts.values()):
         _refuse_operators(counts)
@@ -440,41 +436,3 @@ def _counts(nodes: Iterable[Any], functions: Functions) -> _Counts:
         if name in functions:
             calls[name] = calls.get(name, 0) + 1
     return own, calls
-
-
-def _measure(start: Key, callee_counts: Mapping[Key, _Counts], sizes: dict[Key, int]) -> None:
-    waiting, open_ = [start], set[Key]()
-    while waiting:
-        name = waiting[-1]
-        own, calls = callee_counts[name]
-        missing = [each for each in calls if each not in sizes]
-        if name in sizes or not missing:
-            waiting.pop()
-            sizes.setdefault(name, own + sum(sizes.get(each, 0) * count for each, count in calls.items()))
-            continue
-        open_.add(name)
-        if not open_.isdisjoint(missing):
-            raise ModelError(f"the function '{name[1]}' calls itself", remedy=EXPORT_AGAIN)
-        waiting.extend(missing)
-
-
-# ---- recursion on an explicit stack
-
-
-Step = Generator["Step", Any, Any]
-"""A coroutine that yields further steps, and is sent their results."""
-
-
-def run_steps(step: Step) -> Any:
-    """Run a step with all steps that it yields, and return its result."""
-    stack, value = [step], None
-    while stack:
-        try:
-            substep = stack[-1].send(value)
-        except StopIteration as end:
-            stack.pop()
-            value = end.value
-        else:
-            stack.append(substep)
-            value = None
-    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 from onnx import TensorProto
@@ -147,84 +147,49 @@ class Proof:
         return tensors.whole(tensor, self.original.folder)
 
 
-# ---- the readers of a value
-
-
-class Readers:
-    """The nodes of a model that read each value, without the Casts that are looked through."""
-
-    def __init__(self, model: Numbered) -> None:
-        self._model = model
-
-    @functools.cached_property
-    def _leaving(self) -> frozenset[int]:
-        """The values that leave the model or a body."""
-        roots = self._model.roots
-        bodies = (body for node in self._nodes() for body in node.bodies or ())
-        numbers = [number for _, number in self._model.outputs]
-        return frozenset(roots[each] for each in (*numbers, *(v for body in bodies for v in body.outputs)))
-
-    @functools.cached_property
-    def _readers(self) -> Mapping[int, list[tuple[Node, int]]]:
-        readers: dict[int, list[tuple[Node, int]]] = {}
-        for node in self._nodes():
-            for port, value in enumerate(node.inputs):
-                readers.setdefault(value, []).append((node, port))
-        return readers
-
-    def _nodes(self) -> Iterator[Node]:
-        """Return all nodes, each once."""
-        model = self._model
-        numbers = (number for number, root in enumerate(model.roots) if root == number)
-        return (
-            node for number in numbers if (node := model.makers[number]) is not None and node.first == number
-        )
-
-
 # ---- lifted numbers
 
 
 _FLOAT, _FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
+_FACTOR, _OTHER = "factor of a product", "anything else"
 
 
-class Lifts(Readers):
+class Lifts:
     """The constants of a result in which lifting small numbers is no more than a rounding."""
 
     def __init__(self, model: Numbered, types: ExactTypes) -> None:
-        super().__init__(model)
-        self._types = types
+        self._model, self._types = model, types
 
     def are_roundings(self, number: int, element: int) -> bool:
         """Return whether all that reads a constant adds it, or selects the larger or smaller, in this element
         type, or adds up products with it, and its largest element is a normal number of half.
         """
-        is_large, waiting, visits = self._is_large(number), [number], {number}
-        while waiting:
-            value = waiting.pop()
-            if value in self._leaving:
-                return False
-            for node, port in self._readers.get(value, ()):
-                record = find(*node.operator)
-                is_factor = record.channel is not None or record.traits & Trait.RECURRENT
-                if (is_large and is_factor) or self._is_sum(node, port, element):
-                    continue
-                is_moved = record.move in (Move.REARRANGES, Move.SELECTS) and len(record.masks) <= 1
-                if port or not is_moved:
-                    return False
-                outputs = {*range(node.first, node.first + node.count)} - visits
-                visits |= outputs
-                waiting += outputs
-        return True
+        allowed = {element, _FACTOR} if self._is_large(number) else {element}
+        return self._ends.get(number, set()) <= allowed
 
-    def _is_sum(self, node: Node, port: int, element: int) -> bool:
-        """Return whether half rounds the result of a node up for a small addend or bound that is lifted."""
-        record = find(*node.operator)
-        is_sum = record.traits & Trait.ADDS or record.move is Move.BOUNDS
-        return bool(is_sum) and self._types.of(self._model.read(node)[port]) == element
+    @functools.cached_property
+    def _ends(self) -> Mapping[int, set[int | str]]:
+        """The element types in which sums and bounds read a value, rearranged or not, and its other uses."""
+        ends: dict[int, set[int | str]] = {value: {_OTHER} for value in self._model.leaving()}
+        for node in reversed(self._model.nodes):
+            record = find(*node.operator)
+            is_moved = record.move in (Move.REARRANGES, Move.SELECTS) and len(record.masks) <= 1
+            for port, value in enumerate(node.inputs):
+                end: set[int | str] = {_OTHER}
+                if record.channel is not None or record.traits & Trait.RECURRENT:
+                    end = {_FACTOR}
+                elif record.traits & Trait.ADDS or record.move is Move.BOUNDS:
+                    end = {self._types.of(self._model.read(node)[port])}
+                elif is_moved and not port:
+                    end = {each for output in node.numbers for each in ends.get(output, ())}
+                ends.setdefault(value, set()).update(end)
+        return ends
 
     def _is_large(self, number: int) -> bool:
         tensor = self._model.stored.get(number)
-        parts = tensors.blocks(tensor, self._model.folder) if isinstance(tensor, TensorProto) else ()
+        if not isinstance(tensor, TensorProto):
+            return False
+        parts = tensors.blocks(tensors.elements(tensor, self._model.folder))
         return any(bool((np.abs(part) >= FLOAT16.least_normal).any()) for part in parts)
 
 
@@ -240,42 +205,32 @@ _INTEGERS = frozenset(
 )
 
 
-class Masks(Readers):
-    """The consumers of a model's values, followed to the softmaxes that they end in."""
+class Masks:
+    """The values of a model that are consumed only as masks of softmaxes."""
 
     def __init__(self, model: Numbered) -> None:
-        super().__init__(model)
-        self._known: dict[int, bool | None] = {MISSING: True}
-        self._whole, self._fractional = set[int](), set[int]()
+        self._model = model
+        self._whole = set[int]()
 
     def is_mask(self, number: int) -> bool:
-        """Return whether a value is consumed only as a mask of softmaxes; linear for all values together."""
-        waiting = [number]
-        while waiting:
-            value = waiting[-1]
-            after = None if value in self._known else self._behind(value)
-            if after is None:
-                self._known.setdefault(value, None)
-                waiting.pop()
-                continue
-            new = [each for each in after if each not in self._known]
-            waiting += new
-            if not new:
-                ends = [self._known[each] for each in after]
-                self._known[value] = None if None in ends else any(ends)
-        return bool(self._known[number])
+        """Return whether a value ends in softmaxes, and nowhere else; linear for all values together."""
+        return number in self._masks
 
-    def _behind(self, value: int) -> set[int] | None:
-        """Return the values that a mask goes into, MISSING for a softmax; None where it goes elsewhere."""
-        found = set[int]()
-        for node, port in self._readers.get(value, ()) if value not in self._leaving else ():
-            if port == find(*node.operator).scores and node.count <= ATTENTION_RESULTS:
-                found.add(MISSING)
-            elif node.operator[1] not in ("Shape", "Size"):
-                if node.operator[0] or not self._carries(node, port):
-                    return None
-                found.update(range(node.first, node.first + node.count))
-        return None if value in self._leaving else found
+    @functools.cached_property
+    def _masks(self) -> Set[int]:
+        self._find_whole()
+        masks, others = set[int](), self._model.leaving()
+        for node in reversed(self._model.nodes):
+            record, goes_elsewhere = find(*node.operator), not others.isdisjoint(node.numbers)
+            for port, value in enumerate(node.inputs):
+                if port == record.scores and node.count <= ATTENTION_RESULTS:
+                    masks.add(value)
+                elif not record.traits & Trait.MEASURES:
+                    if goes_elsewhere or node.operator[0] or not self._carries(node, port):
+                        others.add(value)
+                    elif not masks.isdisjoint(node.numbers):
+                        masks.add(value)
+        return masks - others
 
     def _carries(self, node: Node, port: int) -> bool:
         name, inputs = node.operator[1], node.inputs
@@ -294,34 +249,19 @@ class Masks(Readers):
         return bool(((sizes >= 1 / LARGEST_MASK_SCALE) & (sizes <= LARGEST_MASK_SCALE)).all())
 
     def _is_whole(self, number: int) -> bool:
-        """Return whether the elements of a value are integers by its producers."""
-        waiting, visits = [number], {number}
-        while waiting:
-            before = self._operands(waiting.pop())
-            if before is None:
-                self._fractional.add(number)
-                return False
-            waiting += before - visits
-            visits |= before
-        self._whole |= visits
-        return True
+        """Return whether the elements of a value are integers by its type, or by its producers."""
+        if number in self._whole or self._model.kinds[number] in _INTEGERS:
+            return True
+        array = self._array(number) if self._model.makers[number] is None else None
+        return array is not None and np.array_equal(array, np.rint(array.astype(np.float32)))
 
-    def _operands(self, value: int) -> set[int] | None:
-        """Return the values that must be whole if this one is to be; None if it is not."""
-        node = self._model.makers[value]
-        if value in self._whole or self._model.kinds[value] in _INTEGERS:
-            return set()
-        if value in self._fractional:
-            return None
-        if node is None:
-            array = self._array(value)
-            is_whole = array is not None and np.array_equal(array, np.rint(array.astype(np.float32)))
-            return set() if is_whole else None
-        name = node.operator[1]
-        ports = FIRST if name == "Cast" else ALL if name == "Mul" else find("", name).masks
-        if node.operator[0] or not ports:
-            return None
-        return {each for port, each in enumerate(node.inputs) if port in ports}
+    def _find_whole(self) -> None:
+        for node in self._model.nodes:
+            name = node.operator[1]
+            ports = FIRST if name == "Cast" else ALL if name == "Mul" else find("", name).masks
+            read = (value for port, value in enumerate(node.inputs) if port in ports)
+            if not node.operator[0] and ports and all(map(self._is_whole, read)):
+                self._whole.update(node.numbers)
 
     def _array(self, number: int) -> np.ndarray | None:
         """Return a constant of at most a million elements; None for any other value."""

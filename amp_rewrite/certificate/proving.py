@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from onnx import TensorProto, TypeProto
+from onnx import TensorProto
 
 from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
-from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes
+from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes, sizes_of
 from amp_rewrite.certificate.exchanges import follow_unknown_cast
-from amp_rewrite.certificate.folding import Folded, SmallValues
+from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import (
     differing_attribute,
     means_same,
@@ -45,7 +45,7 @@ class Proving(Proof):
         self._partner: dict[tuple[bool, int], int] = {}
         self._repeated: set[Pair | None] = set()
         self._most = _PAIRS * (len(original.roots) + len(rewritten.roots))
-        self._folded, self._small = Folded(self), SmallValues(self)
+        self._folded = Folded(self)
 
     def run(self) -> Certificate:
         """Prove the outputs equal, or return the first pair that is not."""
@@ -57,13 +57,13 @@ class Proving(Proof):
             while self._stack:
                 at = self._stack.pop()
                 self._step(*at)
+            at = (MISSING, MISSING, "")
             self._compare_types()
-            self._small.compare()
             self._folded.prove()
             self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
             refuse_other_shapes(a, b, self.ranks, [*self._declared()])
         except DifferentError as difference:
-            return self._failed(self._small.first() or difference, at)
+            return self._failed(difference, at)
         return Certificate(True, self._compared, self._uses())
 
     def _compare_types(self) -> None:
@@ -87,6 +87,7 @@ class Proving(Proof):
 
     def _failed(self, difference: DifferentError, at: tuple[int, int, str]) -> Certificate:
         left, right, name = difference.at or at
+        name = name or at[2]
         left = left or next((one for one, other in self._seen if other == right), MISSING)
         place = Place(name, self.original.describe(left), self.rewritten.describe(right))
         return Certificate(False, self._compared, self._uses(), difference.problem, place)
@@ -254,8 +255,6 @@ class Proving(Proof):
     def _stored(self, left: int, right: int, output: str) -> None:
         """Compare a constant of the result."""
         if left in self.original.stored:
-            if self._small.add(left, right, output):
-                return
             self.count(stored_tensors.compare(*self.tensors_of(left, right)), (left, right))
         else:
             self._folded.add(left, right, output)
@@ -296,31 +295,10 @@ def interface_problem(original: Numbered, rewritten: Numbered) -> str:
         if names[0] != names[1]:
             return f"the {what} were {_quote_names(names[0])}, and are {_quote_names(names[1])}"
         for one, other in zip(before, after, strict=True):
-            if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
+            interfaces = [(value_kinds.of_type(info.type), sizes_of(info.type)) for info in (one, other)]
+            if _is_believed(kinds, one) and interfaces[0] != interfaces[1]:
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
-    wrong = _misdeclared(rewritten)
-    if wrong and not _misdeclared(original):
-        return f"the stored input '{_text(wrong)}' is declared with another type or shape than it has"
     return ""
-
-
-def _misdeclared(model: Numbered) -> str | bytes:
-    """Return the first input of a model before IR version 4 whose initializer contradicts its declaration, so
-    that onnxruntime does not load the model; empty if there is none.
-    """
-    for info in model.proto.graph.input:
-        tensor = None if info.name in model.inputs else model.initial.get(info.name)
-        if isinstance(tensor, TensorProto) and not _declares(info.type.tensor_type, tensor):
-            return info.name
-    return ""
-
-
-def _declares(declared: TypeProto.Tensor, tensor: TensorProto) -> bool:
-    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
-    is_alike = len(sizes) == len(tensor.dims) and all(
-        size in (None, actual) for size, actual in zip(sizes, tensor.dims, strict=True)
-    )
-    return declared.elem_type == tensor.data_type and (is_alike or not declared.HasField("shape"))
 
 
 def _domains(model: Numbered) -> set[str]:
@@ -349,20 +327,6 @@ def _text(name: str | bytes) -> str:
 
 def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "(none)"
-
-
-def _interface(declared: TypeProto) -> object:
-    """Return the kind and the shape of a declaration; the shape is that of the element in a container."""
-    kind, element = value_kinds.of_type(declared), declared
-    while element.WhichOneof("value") in _HOLDERS:
-        element = getattr(element, element.WhichOneof("value") or "").elem_type
-    if not (element.HasField("tensor_type") and element.tensor_type.HasField("shape")):
-        return kind, None
-    dims = element.tensor_type.shape.dim
-    return kind, [dim.dim_value if dim.HasField("dim_value") else _text(dim.dim_param) for dim in dims]
-
-
-_HOLDERS = ("sequence_type", "optional_type")
 
 
 def equal_inputs(proof: Proof) -> Sequence[Pair]:

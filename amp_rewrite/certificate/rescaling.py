@@ -134,12 +134,9 @@ class _Exponents:
         model or of a body that has another than 0.
         """
         model = self.model
-        targets = [model.roots[number] for _, number in model.outputs]
-        nodes = _before(model, targets)
-        for node in nodes:
+        for node in model.nodes:
             self._settle_node(node)
-        bodies = [body for node in nodes for body in node.bodies or ()]
-        for number in (*targets, *(model.roots[value] for body in bodies for value in body.outputs)):
+        for number in model.leaving():
             if self.of.get(number, 0):
                 raise self._refusal(number)
 
@@ -181,25 +178,6 @@ class _Exponents:
             powers = ", ".join(f"2^{-self.of.get(each, 0)}" for each in node.inputs)
             problem = f"it reads values as {powers} of the original, which do not cancel"
         return DifferentError(problem, (MISSING, number, ""))
-
-
-def _before(model: Numbered, targets: Sequence[int]) -> list[Node]:
-    """Return the nodes that values depend on, including those in bodies, producers first."""
-    nodes, visits = list[Node](), set[int]()
-    stack = [(number, False) for number in targets]
-    while stack:
-        number, is_done = stack.pop()
-        node = model.makers[number]
-        if node is None or (node.first in visits and not is_done):
-            continue
-        if is_done:
-            nodes.append(node)
-            continue
-        visits.add(node.first)
-        stack.append((node.first, True))
-        stack.extend((value, False) for value in node.inputs)
-        stack.extend((model.roots[value], False) for body in node.bodies or () for value in body.outputs)
-    return nodes
 
 
 class _Call:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto
 
 from amp_rewrite.certificate import element_checks, tensors
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array, Check
-from amp_rewrite.certificate.tensors import Elements, Folder
+from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT
+from amp_rewrite.numerics import rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
     if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
         same = type(a) is type(b) and _sparse(original) == _sparse(rewritten)
         return Comparison("" if same else "the sparse values differ")
-    if _identical(a, b):
-        return _NOTHING
+    if (quick := _of_small(a, b)) is not None:
+        return quick
     before, after = tensors.dims(a), tensors.dims(b)
     if after != before and not (
         rank and after[-len(before) :] == before and set(after[: -len(before)]) <= {1}
@@ -79,8 +81,9 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Compariso
 
 def _exponent(original: Held, rewritten: Held) -> int:
     """Return the exponent of a value by the first block that tells one."""
-    blocks = [tensors.blocks(each.tensor, each.folder) for each in (original, rewritten)]
-    exponents = (element_checks.exponent_between(*pair) for pair in zip(*blocks, strict=True))
+    flat = (tensors.elements(each.tensor, each.folder) for each in (original, rewritten))
+    pairs = zip(*map(tensors.blocks, flat), strict=True)
+    exponents = (element_checks.exponent_between(*pair) for pair in pairs)
     return next((exponent for exponent in exponents if exponent is not None), 0)
 
 
@@ -91,7 +94,7 @@ def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 
     if exponent:
         check, restored = (element_checks.rescaled(each, exponent) for each in (check, restored))
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
-    uses = _uses_at_writing(*both, rewritten.folder, exponent)
+    uses = _uses_at_writing(original, rewritten, exponent)
     if uses is not None and agree_in_places(check, *both):
         return replace(comparison, uses=_of_whole(uses))
     comparison.problem, comparison.uses = _check_all(check, *both)
@@ -100,23 +103,22 @@ def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 
     return comparison
 
 
-def _uses_at_writing(
-    old: Elements, new: Elements, folder: Folder | None, exponent: int
-) -> Counter[Licence] | None:
+def _uses_at_writing(original: Held, rewritten: Held, exponent: int) -> Counter[Licence] | None:
     """Return the licences used if a tensor was checked at writing; None if it was not."""
-    if folder is None or folder.written is None:
+    written = None if rewritten.folder is None else rewritten.folder.written
+    if written is None:
         return None
-    before, after = old.extent(), new.extent()
-    return folder.written.uses(before, after, exponent) if before and after else None
+    before, after = (tensors.extent(each.tensor, each.folder) for each in (original, rewritten))
+    return written.uses(before, after, exponent) if before and after else None
 
 
-def _check_all(check: Check, old: Elements, new: Elements) -> tuple[str, Counter[Licence]]:
+def _check_all(check: Check, old: Array, new: Array) -> tuple[str, Counter[Licence]]:
     """Return the fault of a value, empty if there is none, and the licences used."""
     uses = Counter[Licence]()
-    for part in check_parts(check, old, new):
-        uses.update(part.uses)
-        if part.problem:
-            return part.problem, uses
+    for problem, used in check_parts(check, old, new):
+        uses.update(used)
+        if problem:
+            return problem, uses
     return "", _of_whole(uses)
 
 
@@ -128,12 +130,29 @@ def _of_whole(uses: Counter[Licence]) -> Counter[Licence]:
 _OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED, Licence.CONVERTED))
 
 
-def _identical(a: TensorProto, b: TensorProto) -> bool:
-    """Return whether small tensors have the same raw data: the common case, and a fast path."""
-    if a.data_type != b.data_type or not (tensors.is_raw(a) and tensors.is_raw(b)):
-        return False
-    dims = a.dims
-    return prod(dims) <= tensors.BLOCK and dims == b.dims and a.raw_data == b.raw_data
+def _of_small(a: TensorProto, b: TensorProto) -> Comparison | None:
+    """Return the comparison of small tensors with the same raw data, or rounded to half: the common cases,
+    and a fast path. None for others.
+    """
+    if a.dims != b.dims or min(a.dims, default=0) < 0 or not (tensors.is_raw(a) and tensors.is_raw(b)):
+        return None
+    old, new, half = a.raw_data, b.raw_data, HALVES.get(b.data_type)
+    if a.data_type == b.data_type:
+        return _NOTHING if len(old) <= tensors.BLOCK and old == new else None
+    if half is None or a.data_type != FLOAT or not len(old) == 4 * prod(a.dims) == 2 * len(new) <= _SMALL:
+        return None
+    before = np.frombuffer(old, "<f4")
+    after = rounding.convert(before, half)
+    if after.tobytes() != new or not np.abs(before).max(initial=0) <= half.largest:
+        return None
+    may_be_least = b.data_type == TensorProto.FLOAT16 and new[:2] in _LEAST
+    least = element_checks.least_exponent(before, after) if may_be_least else None
+    return Comparison(half=b.data_type, least=least)
+
+
+_SMALL = 1 << 12
+_LEAST = (b"\1\0", b"\1\x80", b"\0\0", b"\0\x80")
+"""The least numbers of float16, and zeros, of either sign."""
 
 
 def compare_array(expected: Array, rewritten: Held) -> Comparison:
@@ -152,7 +171,7 @@ def _sparse(value: Held) -> tuple[Any, ...]:
     if isinstance(sparse, TensorProto):
         return ()
     parts = (sparse.values, sparse.indices)
-    contents = [[block.tobytes() for block in tensors.blocks(part, value.folder)] for part in parts]
+    contents = [tensors.elements(part, value.folder).tobytes() for part in parts]
     return (tuple(sparse.dims), sparse.values.data_type, tuple(sparse.indices.dims), contents)
 
 
@@ -169,26 +188,19 @@ _FEW = 1 << 10
 """The elements read per part to confirm only the location of a tensor, and the most of a bound."""
 
 
-@dataclass(slots=True)
-class CheckedPart:
-    """The licences used in a part, and the fault of its first wrong element; empty if there is none."""
+def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[str, Counter[Licence]]]:
+    """Yield the fault of the first wrong element of each part, in order, which is empty if there is none, and
+    the licences used.
+    """
 
-    uses: Counter[Licence] = field(default_factory=Counter[Licence])
-    problem: str = ""
-
-
-def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedPart]:
-    """Yield the outcome of each part, in order; raises the errors of reading."""
-
-    def run(start: int) -> CheckedPart:
-        stop, outcome = min(start + PART, old.size), CheckedPart()
-        pairs = zip(old.read(start, stop), new.read(start, stop), strict=True)
-        for at, (before, after) in zip(range(start, stop, tensors.BLOCK), pairs, strict=True):
-            place = check(before, after, outcome.uses)
+    def run(start: int) -> tuple[str, Counter[Licence]]:
+        uses, parts = Counter[Licence](), (flat[start : start + PART] for flat in (old, new))
+        for block, (before, after) in enumerate(zip(*map(tensors.blocks, parts), strict=True)):
+            place = check(before, after, uses)
             if place is not None:
-                outcome.problem = f"element {at + place:,} was {before[place]}, and is {after[place]}"
-                break
-        return outcome
+                at = start + block * tensors.BLOCK + place
+                return f"element {at:,} was {before[place]}, and is {after[place]}", uses
+        return "", uses
 
     parts = range(0, old.size, PART)
     if len(parts) < 2:
@@ -198,8 +210,8 @@ def check_parts(check: Check, old: Elements, new: Elements) -> Iterator[CheckedP
         yield from pool.map(run, parts)
 
 
-def agree_in_places(check: Check, old: Elements, new: Elements) -> bool:
+def agree_in_places(check: Check, old: Array, new: Array) -> bool:
     """Return whether a few elements at the start of each part, and the last ones, are right."""
     starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
-    parts = [slice(start, min(start + _FEW, old.size)) for start in starts]
-    return all(check(*pair, Counter()) is None for pair in zip(old.each(parts), new.each(parts), strict=True))
+    parts = [slice(start, start + _FEW) for start in starts]
+    return all(check(old[part], new[part], Counter()) is None for part in parts)

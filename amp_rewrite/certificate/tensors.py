@@ -1,9 +1,9 @@
-"""Reading of models as unmodified protobufs, and of tensor data in blocks, inline or external."""
+"""Reading of models as unmodified protobufs, and of tensor data, inline or external."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -68,30 +68,18 @@ def initial(graph: GraphProto) -> Mapping[str, Any]:
     return by_name
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
-    """The elements of a numeric tensor, read in slices of at most BLOCK, each valid only until the next is
-    read. `extent` gives their location, if that is a file.
+def elements(tensor: TensorProto, folder: Folder | None) -> Array:
+    """Return the elements of a numeric tensor in order, which a file may hold: they are mapped, not read.
+    Those narrower than a byte are packed as in a file.
+
+    Raises ModelError if they cannot be read, or if their number contradicts the shape.
     """
-
-    size: int
-    each: Callable[[Iterable[slice]], Iterator[Array]]
-    extent: Callable[[], Extent | None] = lambda: None
-
-    def read(self, start: int, stop: int) -> Iterator[Array]:
-        """Return a range of elements in blocks."""
-        return self.each(slice(at, min(at + BLOCK, stop)) for at in range(start, stop, BLOCK))
+    return _external(tensor, folder) if _is_external(tensor, folder) else _internal(tensor)
 
 
-def elements(tensor: TensorProto, folder: Folder | None) -> Elements:
-    """Return the elements of a tensor, in order; those narrower than a byte are packed as in a file.
-
-    Raises ModelError, as reading them does, if they cannot be read, or if their number contradicts the shape.
-    """
-    if _is_external(tensor, folder):
-        return _external(tensor, folder)
-    flat = _internal(tensor)
-    return Elements(flat.size, lambda parts: (flat[part] for part in parts))
+def blocks(flat: Array) -> Iterator[Array]:
+    """Return elements in blocks."""
+    return (flat[at : at + BLOCK] for at in range(0, flat.size, BLOCK))
 
 
 def _is_external(tensor: TensorProto, folder: Folder | None) -> bool:
@@ -109,29 +97,15 @@ def is_raw(tensor: TensorProto) -> bool:
     return tensor.HasField("raw_data")
 
 
-def blocks(tensor: TensorProto, folder: Folder | None) -> Iterator[Array]:
-    """Return all elements of a tensor in blocks; raises ModelError as `elements` does."""
-    content = elements(tensor, folder)
-    return content.read(0, content.size)
-
-
 def whole(tensor: TensorProto, folder: Folder | None) -> Array:
-    """Return a tensor as one array; raises ModelError as `blocks` does."""
-    parts = [block.copy() for block in blocks(tensor, folder)]
-    shape = dims(tensor)
-    if not parts:
-        return _empty(tensor, shape)
-    flat = np.concatenate(parts)
-    if tensor.data_type in _BITS:
-        packed = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=flat.tobytes())
-        return numpy_helper.to_array(packed)
-    return flat.reshape(shape)
-
-
-def _empty(tensor: TensorProto, shape: tuple[int, ...]) -> Array:
+    """Return a tensor as one array; raises ModelError as `elements` does."""
+    flat, shape = elements(tensor, folder), dims(tensor)
     try:
-        return np.zeros(shape, _dtype(tensor))
-    except ValueError as error:  # the sizes besides the 0 are too large
+        if tensor.data_type in _BITS:
+            packed = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=flat.tobytes())
+            return numpy_helper.to_array(packed)
+        return flat.reshape(shape)
+    except ValueError as error:  # the sizes besides a 0 are too large
         raise _damage_error(tensor, "has sizes that are too large") from error
 
 
@@ -172,40 +146,36 @@ def _stored_type(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
     return (dtype, count) if bits is None else (np.dtype(np.uint8), (count * bits + 7) // 8)
 
 
-def _external(tensor: TensorProto, folder: Folder | None) -> Elements:
+def _external(tensor: TensorProto, folder: Folder | None) -> Array:
     dtype, count = _stored_type(tensor)
     entries = _external_entries(tensor)
     location, length = entries.get("location", ""), entries.get("length") or "0"
     if length not in ("0", str(count * dtype.itemsize)):  # onnxruntime takes 0 as unspecified
         raise _damage_error(tensor, "does not fit its shape")
     place = _place(tensor, location, folder)
+    try:
+        offset = _offset(entries)
+        with reading.open_regular(place) as file:
+            if count and file.seek(0, os.SEEK_END) < offset + count * dtype.itemsize:
+                raise _damage_error(tensor, f"ends beyond the end of {place.name}")
+            return np.asarray(np.memmap(file, dtype, "r", offset, (count,))) if count else np.empty(0, dtype)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"the data of '{tensor.name}' cannot be read from '{location}'",
+            remedy="put the file beside the model",
+        ) from error
 
-    def each(parts: Iterable[slice]) -> Iterator[Array]:
-        buffer = np.empty(0, dtype)
-        try:
-            begin = _offset(entries)
-            with reading.open_regular(place) as file:
-                for part in parts:
-                    length = part.stop - part.start
-                    buffer = buffer if length <= buffer.size else np.empty(length, dtype)
-                    block = buffer[:length]
-                    file.seek(begin + part.start * dtype.itemsize)
-                    if file.readinto(block.view(np.uint8).data) < block.nbytes:
-                        raise _damage_error(tensor, f"ends beyond the end of {place.name}")
-                    yield block
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"the data of '{tensor.name}' cannot be read from '{location}'",
-                remedy="put the file beside the model",
-            ) from error
 
-    def extent() -> Extent | None:
-        try:
-            return Extent(FileIdentity.of(place.stat()), _offset(entries), tensor.data_type, count)
-        except (OSError, ValueError):  # reading reports it
-            return None
-
-    return Elements(count, each, extent)
+def extent(tensor: TensorProto, folder: Folder | None) -> Extent | None:
+    """Return the location of a tensor's elements, if that is a file that can be read."""
+    if not _is_external(tensor, folder):
+        return None
+    entries, (_, count) = _external_entries(tensor), _stored_type(tensor)
+    place = _place(tensor, entries.get("location", ""), folder)
+    try:
+        return Extent(FileIdentity.of(place.stat()), _offset(entries), tensor.data_type, count)
+    except (OSError, ValueError):  # reading reports it
+        return None
 
 
 def _offset(entries: Mapping[str, str]) -> int:
