@@ -51,7 +51,7 @@ EVERY = [
     (name, asked)
     for name in odd_models.TEXTS
     for asked in ASKED
-    if "kept" not in asked or name.startswith("FUNCTIONS")
+    if "kept" not in asked or name.startswith("Functions")
 ]
 
 
