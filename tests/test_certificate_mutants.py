@@ -80,17 +80,11 @@ def changed(result, model):
     return [line for line in after if line not in before] or [line for line in before if line not in after]
 
 
+@pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_few_of_each_kind_are_found(kind):
+def test_some_of_each_kind_are_found(kind, count):
     """No mutant that changes what is computed is proved."""
-    assert survivors(kind, 4) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_hundreds_of_each_kind_are_found(kind):
-    """No mutant that changes what is computed is proved."""
-    assert survivors(kind, 300) == []
+    assert survivors(kind, count) == []
 
 
 @pytest.fixture(scope="module")
