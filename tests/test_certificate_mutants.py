@@ -15,7 +15,6 @@ from amp_rewrite.errors import ModelError
 from tests import real_models
 from tests.certificate_mutants import KINDS, mutant
 from tests.random_models import feeds, models
-from tests.sessions import Runtime
 from tests.test_laws import LAW
 
 HELD = """
@@ -85,14 +84,6 @@ def changed(result, model):
 def test_some_of_each_kind_are_found(kind, count):
     """No mutant that changes what is computed is proved."""
     assert survivors(kind, count) == []
-
-
-@pytest.fixture(scope="module")
-def runtime():
-    """onnxruntime in a process of its own."""
-    child = Runtime()
-    yield child
-    child.close()
 
 
 def test_what_is_proved_of_random_models_computes_the_same(runtime):

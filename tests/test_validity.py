@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from amp_rewrite.policy.options import Level, Options
 from tests import odd_models, text
 from tests.conformance.cases import Case
-from tests.conformance.judging import Originals, Outcome, complaint, judge
+from tests.conformance.judging import Outcome, complaint, judge
 from tests.sampling import every
 
 pytest.importorskip("onnxruntime")
@@ -18,14 +18,6 @@ ASKED = {
     "forced": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL),
     "kept functions": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL, keep_functions=True),
 }
-
-
-@pytest.fixture(scope="module")
-def runtime():
-    """onnxruntime in a process of its own."""
-    child = Originals()
-    yield child
-    child.close()
 
 
 def fed(kind):
