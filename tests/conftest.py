@@ -38,6 +38,15 @@ def runtime():
         yield child
 
 
+@pytest.fixture(scope="module")
+def place():
+    """Places models on CUDA, all in one process."""
+    from tests.cuda_sessions import cuda_placer  # noqa: PLC0415
+
+    with cuda_placer() as placed:
+        yield placed
+
+
 def pytest_addoption(parser):
     """Adds --update, for tests that are text."""
     parser.addoption(
