@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from amp_rewrite.policy.options import Level, Options
 from tests import odd_models, text
@@ -101,38 +101,19 @@ OPSETS = [(opset, ir) for opset in range(1, onnx.defs.onnx_opset_version() + 1) 
 @pytest.mark.parametrize(("opset", "ir"), OPSETS)
 def test_every_opset(opset, ir, runtime):
     """From the first to the newest, with the oldest and the newest IR version."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Transpose", ["h"], ["t"]),
-        helper.make_node("MatMul", ["t", "w"], ["y"]),
-    ]
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in ("x", "w")]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 4])
-    weight = numpy_helper.from_array(np.linspace(0.1, 0.9, 16, dtype=np.float32).reshape(4, 4), "w")
-    graph = helper.make_graph(nodes, "g", inputs[: 2 if ir < 4 else 1], [output], [weight])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    given = "float[4,4] x, float[4,4] w" if ir < 4 else "float[4,4] x"
+    proto = text.unchecked(
+        f"""<ir_version: {ir}, opset_import: ["" : {opset}]> g ({given}) => (float[4,4] y) <float[4,4] w> {{
+        h = MatMul (x, w) t = Transpose (h) y = MatMul (t, w) }}"""
+    )
     found = judged(proto, ASKED["defaults"], runtime)
     assert found.outcome is (Outcome.GOOD if opset >= 6 else Outcome.UNCHANGED) or "opset" in found.why, found
 
 
-NAMES = [
-    "a/b:0",
-    "x.1 ::y",
-    "名前",
-    "\t",
-    "'",
-    '"',
-    "\\",
-    "{x}",
-    "%1",
-    "a\nb",
-    "\x7f",
-    "x__float16",
-    "a" * 500,
-]
+NAMES = "a/b:0|x.1 ::y|名前|\t|'|\"|\\|{x}|%1|a\nb|\x7f|x__float16".split("|")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "a" * 500])
 def test_any_name(name, runtime):
     """Any string can be the name of a value or a node; a Cast has it with the type appended."""
     proto = text.model(PRODUCTS.replace("Identity", "Sigmoid"))
