@@ -173,8 +173,8 @@ def test_the_command_prints_and_writes(files, tmp_path):
 
 
 def test_bad_input(files, monkeypatch):
-    """One line that says what would help: where CUDA does not work, though the CPU is asked then by default, with
-    flags of a run where nothing is run, and for a model that is not there.
+    """One line that says what would help: without CUDA, where the CPU is asked by default, with flags of a
+    run where nothing is run, and for a model that is not there.
     """
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
     assert "CUDA does not work here" in failure("placement", files[0], "--provider", "cuda")
