@@ -20,6 +20,7 @@ from pathlib import Path
 HOLE = "..."
 SEPARATOR = " ; "
 WIDTH = 150
+FOLDER = Path(__file__).parent / "cases"
 HELD = "\u00a0"
 """A space at which no line is broken."""
 

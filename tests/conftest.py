@@ -1,5 +1,7 @@
 """What holds for all tests that run here, and cases as tests: each row of tests/cases/*.cases is one."""
 
+import contextlib
+
 import pytest
 
 pytest_plugins = ["tests.transcripts"]
@@ -25,6 +27,24 @@ def _one_thread():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "session_options", options)
         yield
+
+
+@pytest.fixture(scope="module")
+def runtime():
+    """onnxruntime's CPU provider in a process of its own, which runs an original once."""
+    from tests.conformance.judging import Originals  # noqa: PLC0415
+
+    with contextlib.closing(Originals()) as child:
+        yield child
+
+
+@pytest.fixture(scope="module")
+def place():
+    """Places models on CUDA, all in one process."""
+    from tests.cuda_sessions import cuda_placer  # noqa: PLC0415
+
+    with cuda_placer() as placed:
+        yield placed
 
 
 def pytest_addoption(parser):

@@ -36,25 +36,20 @@ def marks(test):
 
 
 @contextlib.contextmanager
-def file_placer():
-    """A function that gives the placement of a file on CUDA."""
-    with pytest.MonkeyPatch.context() as patched:
+def cuda_placer():
+    """A function that gives the placement of a model on CUDA, or of a file with one."""
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         for name, value in stub_libraries.environment().items():
             patched.setenv(name, value)
         with placing.placer(Device.CUDA) as place:
-            yield place
 
+            def placed(model, feeds=None):
+                if isinstance(model, onnx.ModelProto):
+                    onnx.save(model, Path(folder) / "model.onnx")
+                    model = Path(folder) / "model.onnx"
+                return place(model, feeds)
 
-@contextlib.contextmanager
-def cuda_placer():
-    """A function that gives the placement of a model on CUDA."""
-    with file_placer() as place, tempfile.TemporaryDirectory() as folder:
-
-        def placed(model):
-            onnx.save(model, Path(folder) / "model.onnx")
-            return place(Path(folder) / "model.onnx", None)
-
-        yield placed
+            yield placed
 
 
 def worsened(original, result):

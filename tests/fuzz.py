@@ -2,7 +2,8 @@
 
 Each trial damages a valid model, rewrites it as a user would, and asks: was there one line and exit code 2,
 or a result; is nothing left behind; did onnxruntime take the model that we refused, or refuse the result of
-one that it took. A trial is known by its number alone, so that `--only NUMBER` repeats it.
+one that it took. A trial is known by its number alone: `--only NUMBER --keep FILE` repeats it and
+writes the model, of which `AMP_REWRITE_TRACEBACK=1 amp-rewrite FILE` tells more.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ import argparse
 import collections
 import functools
 import multiprocessing
-import os
 import signal
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,7 +27,6 @@ from click.testing import CliRunner
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main as amp_rewrite
-from amp_rewrite.errors import TRACEBACK
 from tests import damage, odd_models, random_models, text
 from tests.conformance import cases as suite
 from tests.sessions import Runtime
@@ -76,7 +74,7 @@ class Trials:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._bases = bases()
-        self._runtime = Runtime()
+        self.runtime = Runtime()
 
     def damaged(self, number: int) -> tuple[str, str, bytes]:
         """The model of a trial: the name of its base, what was done, and its bytes."""
@@ -93,22 +91,16 @@ class Trials:
             done = _rewrite(source, target)
             outcome = OUTCOMES.get(done.exit_code, f"exit code {done.exit_code}")
             fault = _fault(done, source, target) or self._disagreement(done.exit_code, source, target)
-            if done.exception is not None and ("fault of" in fault or "raised" in fault):
-                fault += f"\n{_traceback(source, target)}"
         return Trial(number, base, damage, outcome, fault)
 
     def _disagreement(self, code: int, source: Path, target: Path) -> str:
         """Where onnxruntime takes the model, it must be rewritten, and onnxruntime must take the result."""
-        if self._runtime.load(str(source)).failure:
+        if self.runtime.load(str(source)).failure:
             return ""
         if code:
             return f"onnxruntime takes the model, and we end with {code}"
-        failure = self._runtime.load(str(target)).failure
+        failure = self.runtime.load(str(target)).failure
         return f"onnxruntime takes the model and not the result: {failure}" if failure else ""
-
-    def close(self) -> None:
-        """Ends the child."""
-        self._runtime.close()
 
 
 def _rewrite(source: Path, target: Path):
@@ -128,16 +120,6 @@ def _fault(done, source: Path, target: Path) -> str:
     if not target.exists() or not found <= {target.name, f"{target.name}.data"}:
         return f"there are {found or 'no files'}"
     return ""
-
-
-def _traceback(source: Path, target: Path) -> str:
-    """The traceback of a run that ended in a fault, made again."""
-    os.environ[TRACEBACK] = "1"
-    try:
-        again = _rewrite(source, target)
-    finally:
-        del os.environ[TRACEBACK]
-    return "".join(traceback.format_exception(again.exception)[-12:])
 
 
 @functools.cache
@@ -192,7 +174,7 @@ def main() -> int:
         if asked.keep:
             asked.keep.write_bytes(trials.damaged(asked.only)[2])
         found = [trials.run(asked.only)]
-        trials.close()
+        trials.runtime.close()
     else:
         found = run(range(asked.first, asked.first + asked.count), seed=asked.seed, jobs=asked.jobs)
     outcomes, faults = collections.Counter(), 0

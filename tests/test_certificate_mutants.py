@@ -15,7 +15,6 @@ from amp_rewrite.errors import ModelError
 from tests import real_models
 from tests.certificate_mutants import KINDS, mutant
 from tests.random_models import feeds, models
-from tests.sessions import Runtime
 from tests.test_laws import LAW
 
 HELD = """
@@ -80,25 +79,11 @@ def changed(result, model):
     return [line for line in after if line not in before] or [line for line in before if line not in after]
 
 
+@pytest.mark.parametrize("count", [4, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_few_of_each_kind_are_found(kind):
+def test_some_of_each_kind_are_found(kind, count):
     """No mutant that changes what is computed is proved."""
-    assert survivors(kind, 4) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_hundreds_of_each_kind_are_found(kind):
-    """No mutant that changes what is computed is proved."""
-    assert survivors(kind, 300) == []
-
-
-@pytest.fixture(scope="module")
-def runtime():
-    """onnxruntime in a process of its own."""
-    child = Runtime()
-    yield child
-    child.close()
+    assert survivors(kind, count) == []
 
 
 def test_what_is_proved_of_random_models_computes_the_same(runtime):

@@ -80,16 +80,13 @@ def _rows(table: str) -> list[list[str]]:
     return [row for row in commands.rows(table) if len(row) > 1]
 
 
-@pytest.mark.parametrize(("words", "expected"), _rows(CHAINS))
-def test_chain(words: str, expected: str) -> None:
-    """Allow, deny, between and spread along a chain, without follow."""
-    assert graphs.colours(_painted(words)) == expected
-
-
-@pytest.mark.parametrize(("words", "expected"), _rows(FOLLOWING))
-def test_chain_with_follow(words: str, expected: str) -> None:
-    """What the lists mark `follow` goes on in half behind a half unit, and through CLEAR units."""
-    assert graphs.colours(_painted(words, follow=True)) == expected
+@pytest.mark.parametrize("row", [*_rows(CHAINS), *_rows(FOLLOWING)], ids=lambda row: row[0])
+def test_chain(row: list[str]) -> None:
+    """Allow, deny, between and spread along a chain; with follow, what the lists mark so goes on in half
+    behind a half unit, and through CLEAR units.
+    """
+    words, expected = row
+    assert graphs.colours(_painted(words, follow=row in _rows(FOLLOWING))) == expected
 
 
 GRAPHS = """
@@ -112,6 +109,7 @@ GRAPHS = """
 01 12 20    |          | ALLOW INFER DENY              | HALF FULL FULL
 # a unit that stands in two groups ties all of both, and float32 wins, even over ALLOW
 01 12 23    | 01 12 23 | ALLOW ALLOW ALLOW FIXED       | FULL FULL FULL FULL
+01 12 23 34 | 23       | ALLOW CLEAR FIXED ALLOW CLEAR | HALF HALF FULL FULL HALF
 01 12 23 34 45 | 01 23 45 | ALLOW FIXED ALLOW ALLOW FIXED ALLOW | FULL FULL HALF HALF FULL FULL
 # a CLEAR unit that is tied to a half one becomes half, and goes on to its own neighbours
 12 23       | 01       | ALLOW CLEAR CLEAR FOLLOW      | HALF HALF HALF HALF
@@ -141,13 +139,6 @@ def test_a_graph_of_several_ways(edges: str, ties: str, words: str, expected: st
     assert graphs.colours(paint(made, found)) == expected
 
 
-def test_one_full_makes_all_full() -> None:
-    """Tied units have one colour, and float32 wins, even over ALLOW; their neighbours stay half."""
-    painting = _painted("ALLOW CLEAR FIXED ALLOW CLEAR", ties=[(2, 3)])
-    assert graphs.colours(painting) == "HALF HALF FULL FULL HALF"
-    assert painting.paints[3] == Paint(Colour.FULL, Rule.SETTLE, 2)
-
-
 @pytest.mark.parametrize("level", Level)
 def test_nothing_is_denied_when_all_is_forced(level: Level) -> None:
     """`unsafe-force-all` leaves the rule `deny` out; at every other level it counts."""
@@ -159,27 +150,21 @@ def test_nothing_is_denied_when_all_is_forced(level: Level) -> None:
 # ---- rules and causes
 
 
-def test_each_rule_says_so() -> None:
-    """A paint names the rule that gave it."""
-    painting = _painted("CLEAR ALLOW INFER ALLOW FOLLOW DENY INFER FIXED", follow=True)
-    assert graphs.rules(painting) == "spread allow between allow follow deny deny left"
-
-
 def test_why_leads_to_where_it_began() -> None:
-    """`why` follows the poison back to the DENY unit, half back to the ALLOW unit, and ties.
+    """A paint names the rule that gave it, and `why` follows the poison back to the DENY unit, half back to
+    the ALLOW unit, and ties; causes that were edited to go in a circle are followed once around.
 
     The chain of a unit between two ALLOW units ends in the second of them.
     """
+    painting = _painted("CLEAR ALLOW INFER ALLOW FOLLOW DENY INFER FIXED", follow=True)
+    assert graphs.rules(painting) == "spread allow between allow follow deny deny left"
     painting = _painted("DENY INFER CLEAR INFER ALLOW FOLLOW CLEAR", follow=True)
     found = [graphs.why(painting, unit) for unit in (0, 3, 4, 6)]
     assert found == [(0,), (3, 2, 1, 0), (4,), (6, 5, 4)]
     assert graphs.why(_painted("ALLOW INFER CLEAR ALLOW"), 1) == (1, 2, 3)
     tied = _painted("ALLOW ALLOW ALLOW FIXED", ties=[(0, 1), (1, 2), (2, 3)])
     assert graphs.why(tied, 0) == (0, 1, 2, 3)
-
-
-def test_why_of_a_circle_ends() -> None:
-    """Causes that were edited to go in a circle are followed once around."""
+    assert tied.paints[2] == Paint(Colour.FULL, Rule.SETTLE, 3)
     circle = tuple(Paint(Colour.FULL, Rule.DENY, cause) for cause in (1, 2, 1))
     assert graphs.why(Painting(circle, entries("DENY INFER INFER")), 0) == (0, 1, 2)
 
@@ -287,15 +272,13 @@ def test_painting_is_linear(words: str) -> None:
     assert max(makers.asked, readers.asked) <= RULES * LONG
 
 
-def test_a_long_chain_of_followers_is_painted_to_its_end() -> None:
-    """Spread and follow take turns ten thousand times on one chain, without recursion."""
+def test_what_is_long_or_large_is_painted_to_its_end() -> None:
+    """Spread and follow take turns ten thousand times on one chain, without recursion; twenty thousand
+    readers of one sequence are tied without a pair for every two of them.
+    """
     words = ["ALLOW", "CLEAR", *["FOLLOW", "CLEAR"] * (LONG // 2 - 1)]
     painting = _painted(" ".join(words), follow=True)
     assert set(graphs.colours(painting).split()) == {"HALF"}
     assert graphs.why(painting, LONG - 1) == tuple(reversed(range(LONG)))
-
-
-def test_a_large_tie_is_linear() -> None:
-    """Twenty thousand readers of one sequence are tied without a pair for every two of them."""
-    words = tuple(map(entry, ["FIXED", *["ALLOW"] * (LONG - 1)]))
-    assert set(graphs.colours(paint(graph(LONG, [], [range(LONG)]), words)).split()) == {"FULL"}
+    tied = tuple(map(entry, ["FIXED", *["ALLOW"] * (LONG - 1)]))
+    assert set(graphs.colours(paint(graph(LONG, [], [range(LONG)]), tied)).split()) == {"FULL"}

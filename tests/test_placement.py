@@ -69,21 +69,17 @@ def test_the_log_says_where_nodes_are_and_why(log):
 
 
 def test_types_of_the_saved_graph_are_inferred(tmp_path):
-    """Those of operators that onnxruntime alone knows, and behind copies, too."""
-    nodes = {node.name: node for node in saved(tmp_path, SAVED)}
-    assert {name: node.precision for name, node in nodes.items() if node.operator != "Cast"} == {
-        "product": "float16",
-        "bias": "float32",
-        "Memcpy_token_4": "other",
-        "join": "other",
+    """Those of operators that onnxruntime alone knows, and behind copies, too; also in subgraphs, where types
+    come from outside.
+    """
+    nodes = {node.name: node for node in saved(tmp_path, SAVED) if node.operator != "Cast"}
+    assert {name: (node.operator, node.precision) for name, node in nodes.items()} == {
+        "product": ("com.microsoft:FusedMatMul", "float16"),
+        "bias": ("Add", "float32"),
+        "Memcpy_token_4": ("MemcpyToHost", "other"),
+        "join": ("Concat", "other"),
     }
-    assert nodes["product"].operator == "com.microsoft:FusedMatMul"
-    assert nodes["Memcpy_token_4"].operator == "MemcpyToHost"
     assert nodes["join"].inputs == ("int64", "int64")
-
-
-def test_nodes_of_subgraphs_count(tmp_path):
-    """Also where types come from outside."""
     source = """<ir_version: 8, opset_import: ["" : 17]> m (bool c, float16[4] x) => (float16[4] y) {
       y = If <then_branch = t () => (float16[4] a) { a = Relu (x) },
               else_branch = e () => (float16[4] b) { b = Neg (x) }> (c) }"""
@@ -91,31 +87,23 @@ def test_nodes_of_subgraphs_count(tmp_path):
     assert nodes == {("If", "float16"), ("Neg", "float16"), ("Relu", "float16")}
 
 
-@pytest.fixture
-def placed(tmp_path, log):
-    """The placement of MODEL, of which onnxruntime made SAVED and LOG."""
-    given = placement.own_nodes(parser.parse_model(MODEL))
-    return placement.of(saved(tmp_path, SAVED), log, given, cpu_asked=False)
-
-
-def test_a_placement_counts(placed):
-    """Casts by their types; what onnxruntime inserted or fused is told from what the model has."""
+@pytest.mark.parametrize(
+    ("source", "inserted", "fused"), [(MODEL, 1, {"com.microsoft:FusedMatMul": 1}), (SAVED, 0, {})]
+)
+def test_a_placement_counts(tmp_path, log, source, inserted, fused):
+    """Casts by their types; what onnxruntime inserted or fused is told from what the model has, whatever its
+    names.
+    """
+    given = placement.own_nodes(parser.parse_model(source))
+    placed = placement.of(saved(tmp_path, SAVED), log, given, cpu_asked=False)
     assert (placed.nodes, placed.copies, placed.cpu_nodes) == (7, 1, 3)
     assert (placed.half, placed.full, placed.untyped) == ({"com.microsoft:FusedMatMul": 1}, {"Add": 1}, {})
     assert placed.casts == {"float16>float32": 2, "float32>float16": 1}
-    assert (placed.float_casts, placed.inserted_casts) == (3, 1)
-    assert placed.fused == {"com.microsoft:FusedMatMul": 1}
+    assert (placed.float_casts, placed.inserted_casts, placed.fused) == (3, inserted, fused)
     assert OnCpu("Concat", "other", CpuReason.PREFERRED, 1) in placed.on_cpu
     found = json.loads(json.dumps(placed.to_json()))
     assert (found["loads"], found["nodes"], found["float_casts"]) == (True, 7, 3)
     assert {"operator": "Concat", "precision": "other", "why": "preferred", "count": 1} in found["on_cpu"]
-
-
-def test_a_model_that_onnxruntime_saved_inserts_its_own_casts(tmp_path, log):
-    """A Cast by such a name that the model already has is the model's."""
-    given = placement.own_nodes(parser.parse_model(SAVED))
-    found = placement.of(saved(tmp_path, SAVED), log, given, cpu_asked=False)
-    assert (found.inserted_casts, found.fused) == (0, {})
 
 
 def on_cpu(log, *nodes):
@@ -126,7 +114,10 @@ def on_cpu(log, *nodes):
 
 
 def test_a_node_that_onnxruntime_moved_keeps_its_reason():
-    """It appends `_token_7` to the name of a node that it moves past a Transpose, and adds nodes."""
+    """It appends `_token_7` to the name of a node that it moves past a Transpose, and adds nodes.
+
+    Where all is on the CPU its log lists nothing.
+    """
     found = on_cpu(
         [
             "kernel not found in registries for Op type: QLinearConv node name: conv",
@@ -141,10 +132,6 @@ def test_a_node_that_onnxruntime_moved_keeps_its_reason():
         "com.microsoft:QLinearConv": CpuReason.NO_KERNEL,
         "Transpose": CpuReason.INSERTED,
     }
-
-
-def test_where_all_is_on_the_cpu_the_log_lists_nothing():
-    """Then every node is on the CPU."""
     found = on_cpu([f"{VERIFY} All nodes placed on [{CPU}]. Number of nodes: 1"], ("STFT", "s"))
     assert found == (OnCpu("STFT", "float32", CpuReason.UNSAID, 1),)
 
@@ -185,18 +172,16 @@ def test_the_command_prints_and_writes(files, tmp_path):
     assert found["models"][0]["profile"]["nodes"] == 2
 
 
-def test_without_cuda_it_is_said(files, monkeypatch):
-    """Asked for, it is one line that says what would help; else the CPU provider is asked."""
+def test_bad_input(files, monkeypatch):
+    """One line that says what would help: without CUDA, where the CPU is asked by default, with flags of a
+    run where nothing is run, and for a model that is not there.
+    """
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
     assert "CUDA does not work here" in failure("placement", files[0], "--provider", "cuda")
     with pytest.raises(OptionError, match="CUDA does not work here"):
         measure_placement(files[0], Device.CUDA)
     assert measure_placement(files[0]).nodes == 2
-
-
-def test_bad_input(tmp_path):
-    """One line and exit code 2: flags of a run where nothing is run, and a model that is not there."""
-    pytest.importorskip("onnxruntime")
-    line = failure("placement", tmp_path / "m.onnx", "--dim", "n=3", "--provider", "cpu")
+    line = failure("placement", files[0], "--dim", "n=3", "--provider", "cpu")
     assert "--dim has no effect without --run; add --run" in line
-    assert "there is no such file" in failure("placement", tmp_path / "no.onnx", "--provider", "cpu")
+    gone = files[0].with_name("no.onnx")
+    assert "there is no such file" in failure("placement", gone, "--provider", "cpu")

@@ -3,36 +3,20 @@
 import importlib
 import json
 import sys
-import tempfile
 from pathlib import Path
 
-import onnx
 import pytest
 
 from amp_rewrite import demo, rewrite
 from amp_rewrite.placement.placement import CpuReason
 from tests import text
-from tests.cuda_sessions import MARKS, file_placer, worsened
+from tests.cuda_sessions import MARKS, worsened
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT.parent / "shared" / "models"
 
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def place():
-    """Places a model that is given as a path or as a proto, all in one process."""
-    with file_placer() as placed, tempfile.TemporaryDirectory() as folder:
-
-        def path(model, feeds=None):
-            if isinstance(model, onnx.ModelProto):
-                onnx.save(model, Path(folder) / "model.onnx")
-                model = Path(folder) / "model.onnx"
-            return placed(model, feeds)
-
-        yield path
 
 
 def test_the_square_of_a_norm_is_fused_where_it_is_a_power(place):

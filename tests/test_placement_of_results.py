@@ -4,7 +4,7 @@ import pytest
 
 from amp_rewrite import rewrite
 from amp_rewrite.options import IOTypes, Level, Options
-from tests.cuda_sessions import MARKS, file_placer, worsened
+from tests.cuda_sessions import MARKS, cuda_placer, worsened
 from tests.real_models import INDEX, MISSING, MODELS
 
 pytestmark = [
@@ -59,7 +59,7 @@ def test_results_load_and_are_placed_as_well_as_float32(tmp_path, share):
     what is known to be worse may become better.
     """
     found = {}
-    with file_placer() as place:
+    with cuda_placer() as place:
         for name, model in [(entry["name"], MODELS / entry["file"]) for entry in INDEX][share::SHARES]:
             for case, complaint in complaints(place, model, tmp_path):
                 found[f"{name}, {case}"] = complaint

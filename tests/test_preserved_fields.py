@@ -99,27 +99,20 @@ def test_a_string_that_is_not_utf8_is_no_fault_of_any_command(tmp_path, place):
     assert "this is a fault" not in run("verify", path, out).output
 
 
-def test_data_that_is_there_twice():
-    """Of two fields with data, the one for the element type counts."""
-
-    def change(proto):
-        tensor = proto.graph.initializer[0]
-        array = numpy_helper.to_array(tensor)
-        tensor.CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [4, 4], array.ravel()))
-        tensor.int64_data.append(7)
-
-    expected = text.stored(text.model(PRODUCT))["w"].astype(np.float16)
-    np.testing.assert_array_equal(text.stored(damaged(change).model)["w"], expected)
-
-
-def test_data_that_does_not_fit_its_shape():
-    """Too few values are refused in one line."""
-
-    def change(proto):
-        proto.graph.initializer[0].dims[0] = 3
-
+def test_data_that_is_there_twice_or_does_not_fit():
+    """Of two fields with data, the one for the element type counts; too few values are refused in one
+    line.
+    """
+    proto = text.model(PRODUCT)
+    tensor = proto.graph.initializer[0]
+    array = numpy_helper.to_array(tensor)
+    tensor.CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [4, 4], array.ravel()))
+    tensor.int64_data.append(7)
+    made = rewrite(proto, UNCHECKED).model
+    np.testing.assert_array_equal(text.stored(made)["w"], array.astype(np.float16))
+    tensor.dims[0] = 3
     with pytest.raises(ModelError, match="the content of 'w' does not fit its type and shape"):
-        damaged(change)
+        rewrite(proto, UNCHECKED)
 
 
 @pytest.mark.parametrize("keep_functions", [True, False])
@@ -155,9 +148,7 @@ BRANCHES = """g (float[4,4] x, bool c) => (float[4,4] y) <float[4,4] w> {
 
 def test_the_sparse_initializers_of_a_body_stay():
     """A branch keeps its sparse initializers, and their consumers stay float32."""
-    proto = onnx.parser.parse_model(f"{text.HEADER} {BRANCHES}")
-    del proto.graph.value_info[:]
-    proto.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    proto = text.unchecked(BRANCHES)
     branch = proto.graph.node[1].attribute[0].g
     branch.sparse_initializer.append(sparse_initializer("k"))
     made = rewrite(proto, UNCHECKED).model

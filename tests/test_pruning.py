@@ -100,7 +100,9 @@ def _breaks(graph, halves, taken):
 
 
 def test_islands_are_connected_parts(state):
-    """Two parts that nothing connects have a price each."""
+    """Two parts that nothing connects have a price each. Base and exponent of a Pow may have two types: as
+    two parts, each of one node.
+    """
     analysis = analyze(state, GRAPPLERS)
     graph = analysis.graph
     found = model_costs.measure_prices(graph, Options())
@@ -110,12 +112,6 @@ def test_islands_are_connected_parts(state):
     parts = unpaid_parts.find_islands(graph, found.costs, found.borders, left, gone)
     assert {names[unit]: island.nodes for unit, island in parts.items()} == {"product": 1, "read": 1}
     assert parts[names.index("product")].number < 1 < parts[names.index("read")].number
-
-
-def test_a_node_in_two_islands_counts_in_both(state):
-    """Base and exponent of a Pow may have two types: as two parts, each of one node."""
-    graph = analyze(state, GRAPPLERS).graph
-    found = model_costs.measure_prices(graph, Options())
-    power = {unit.index for unit in graph.units if unit.node.name == "next"}
-    parts = unpaid_parts.find_islands(graph, found.costs, found.borders, [False] * len(graph.units), power)
+    power = {unit for unit, name in enumerate(names) if name == "next"}
+    parts = unpaid_parts.find_islands(graph, found.costs, found.borders, [False] * len(names), power)
     assert [island.nodes for island in parts.values()] == [1, 1]

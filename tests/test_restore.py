@@ -7,16 +7,16 @@ from onnx import TensorProto
 
 import amp_rewrite
 from amp_rewrite.demo import network
-from amp_rewrite.errors import ModelError, OptionError, OutputError
 from amp_rewrite.policy.options import Level, Options
-from tests import real_models
+from tests import real_models, text
 from tests.real_models import INDEX, MODELS
+from tests.refusals import refusal
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.running import sessions
 
-HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+HALVES = ("float16", "bfloat16")
 MIXED = """g (float[2, 8] x, float16[8] bias, bool c) => (float16[2, 8] y, float[2, 8] z) <float16[8, 8] w> {
     a = Cast <to = 10> (x)
     b = MatMul (a, w)
@@ -39,24 +39,7 @@ def types(proto):
 
 def half_parts(proto):
     """The half initializers, Constants and `to` of all graphs, but for Casts at the borders."""
-    found = []
-
-    def graph(one):
-        found.extend(t.name for t in one.initializer if t.data_type in HALVES)
-        for node in one.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t") and attribute.t.data_type in HALVES:
-                    found.append(node.name)
-                if attribute.HasField("g"):
-                    graph(attribute.g)
-
-    graph(proto.graph)
-    return found
-
-
-def casts(proto):
-    """The Casts of the main graph."""
-    return [node for node in proto.graph.node if node.op_type == "Cast"]
+    return [name for name, array in text.stored(proto).items() if array.dtype in HALVES]
 
 
 @pytest.mark.parametrize("io", ["keep", "float"])
@@ -68,7 +51,7 @@ def test_a_mixed_model_computes_the_same_in_float32(io):
     assert not half_parts(found.model)
     keep = io == "keep"
     assert types(found.model)["bias"] == types(found.model)["y"] == (10 if keep else 1)
-    assert len(casts(found.model)) == (2 if keep else 0)
+    assert [node.op_type for node in found.model.graph.node].count("Cast") == (2 if keep else 0)
     assert found.edited.widened == 2
     assert len(found.edited.at_limit) == 1
     assert found.edited.casts_removed == 4
@@ -84,8 +67,9 @@ def test_a_mixed_model_computes_the_same_in_float32(io):
 
 def test_what_goes_through_unchanged_stays():
     """A half input that is an output, and stored values that are outputs, keep type and name."""
-    text = "g (float16[2] x) => (float16[2] x, float16[2] w, float16[2] y) <float16[2] w> { y = Neg (x) }"
-    source = model(text)
+    source = model(
+        "g (float16[2] x) => (float16[2] x, float16[2] w, float16[2] y) <float16[2] w> { y = Neg (x) }"
+    )
     found = amp_rewrite.restore(source)
     onnx.checker.check_model(found.model, full_check=True)
     assert types(found.model) == types(source)
@@ -161,12 +145,9 @@ def test_bad_input_is_refused(tmp_path):
     """And nothing is written."""
     path = tmp_path / "m.onnx"
     onnx.save(model(MIXED), path)
-    with pytest.raises(OptionError, match="io"):
-        amp_rewrite.restore(path, io="half")
-    with pytest.raises(OptionError, match="output"):
-        amp_rewrite.restore(model(MIXED), output="a.onnx")
-    with pytest.raises((ModelError, OutputError)):
-        amp_rewrite.restore(path, output=tmp_path)
+    assert "io" in refusal(amp_rewrite.restore, path, io="half")
+    assert "output" in refusal(amp_rewrite.restore, model(MIXED), output="a.onnx")
+    refusal(amp_rewrite.restore, path, output=tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
 
 
@@ -202,15 +183,15 @@ def test_a_cast_like_in_a_function_comes_back():
 def test_wrong_declarations_of_another_tool_are_corrected():
     """A model in which a float32 value is declared half does not load, and does when it is restored."""
     given = model(
-        "g (float[2, 2] x) => (float[2, 2] y) <float16[2, 2] w> "
-        "{ a = Mul (x, x) v = Cast <to = 1> (w) y = MatMul (a, v) }"
+        "g (float[2, 2] x) => (float[2, 2] y) <float16[2, 2] w> { a = Mul (x, x) v = Cast <to = 1> (w) "
+        "y = MatMul (a, v) }"
     )
     given.graph.value_info.append(onnx.helper.make_tensor_value_info("a", TensorProto.FLOAT16, [2, 2]))
     with pytest.raises(Exception, match=r"does not match expected type"):
         sessions.open_session(given)
     restored = amp_rewrite.restore(given).model
     sessions.open_session(restored)
-    assert TensorProto.FLOAT16 not in [each.type.tensor_type.elem_type for each in restored.graph.value_info]
+    assert "FLOAT16" not in text.types(restored).values()
 
 
 def test_an_output_keeps_its_type_where_the_value_before_it_declares_none():
@@ -221,5 +202,5 @@ def test_an_output_keeps_its_type_where_the_value_before_it_declares_none():
     )
     given.graph.value_info.clear()
     restored = amp_rewrite.restore(given).model
-    assert [node.op_type for node in restored.graph.node] == ["MatMul"]
+    assert text.nodes(restored) == ["y = MatMul(x, w)"]
     assert restored.graph.output == given.graph.output

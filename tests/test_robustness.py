@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from tests import text
 from tests.commands import failure
@@ -26,24 +25,33 @@ MEBIBYTE = 1 << 20
 
 
 def start(*arguments, **settings):
-    """The command line as a process."""
+    """The exit code, standard output and standard error of the command line as a process."""
     command = [sys.executable, ROOT / "cli.py", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings)
+    settings = {"stdout": subprocess.PIPE, **settings}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, **settings)
+    return done.returncode, done.stdout, done.stderr
 
 
 def refusal(*arguments, **settings):
     """The one line on standard error of a run that must end with exit code 2."""
-    process = start(*arguments, **settings)
-    out, errors = process.communicate()
-    assert (process.returncode, out) == (2, ""), errors
-    lines = errors.splitlines()
-    assert len(lines) == 1, errors
-    return lines[0]
+    code, out, errors = start(*arguments, **settings)
+    assert (code, out, errors.count("\n")) == (2, "", 1), errors
+    return errors
 
 
 def content(folder):
     """The bytes of every file below a folder, by its name."""
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def build(path, *, external):
+    """Writes a model of four products."""
+    weights = {f"w{i}": np.full((512, 512), 0.1, np.float32) for i in range(4)}
+    kinds = ", ".join(f"float[512,512] {name}" for name in weights)
+    nodes = " ".join(f"h{i + 1} = MatMul(h{i}, w{i})" for i in range(4))
+    proto = text.model(f"g (float[1,512] h0) => (float[1,512] h4) <{kinds}> {{ {nodes} }}", weights)
+    onnx.save(proto, path, save_as_external_data=external, location="model.onnx.data")
+    return path
 
 
 @pytest.fixture
@@ -56,16 +64,6 @@ def model(tmp_path):
 def large(tmp_path):
     """The same with its weights in external data."""
     return build(tmp_path / "model.onnx", external=True)
-
-
-def build(path, *, external):
-    """Writes a model of four products."""
-    weights = {f"w{i}": np.full((512, 512), 0.1, np.float32) for i in range(4)}
-    kinds = ", ".join(f"float[512,512] {name}" for name in weights)
-    nodes = " ".join(f"h{i + 1} = MatMul(h{i}, w{i})" for i in range(4))
-    proto = text.model(f"g (float[1,512] h0) => (float[1,512] h4) <{kinds}> {{ {nodes} }}", weights)
-    onnx.save(proto, path, save_as_external_data=external, location="model.onnx.data")
-    return path
 
 
 def no_larger_than(size):
@@ -94,13 +92,6 @@ def test_a_folder_that_may_not_be_written(model):
     assert "cannot be written" in failure(model, "-o", "/proc/out.onnx", *FLAGS)
 
 
-def written(graph, folder):
-    """The path of a model, which need not be valid."""
-    path = folder / "model.onnx"
-    path.write_bytes(onnx.parser.parse_model(f"{text.HEADER} {graph}").SerializeToString())
-    return path
-
-
 DOORS = (("-o",), ("--dry-run", "--save-plan"), ("--dry-run", "--html"), ("coverage", "--json"))
 DOORS += (("explain", "--show=all", "--json"), ("explain", "--show=advice", "--json"), ("explain", "--html"))
 
@@ -108,10 +99,10 @@ DOORS += (("explain", "--show=all", "--json"), ("explain", "--show=advice", "--j
 @pytest.mark.parametrize("flags", DOORS, ids=" ".join)
 def test_a_damaged_model_at_every_door(tmp_path, flags):
     """A constant of fewer numbers than its shape says is named in one line, and nothing is written."""
-    path = written(
-        "g (float[7] x) => (float[7] y) { c = Constant <value = float[1] {1}> () y = Mul (x, c) }", tmp_path
+    path = tmp_path / "model.onnx"
+    proto = text.unchecked(
+        "g (float[7] x) => (float[7] y) { c = Constant <value = float[1] {1}> () y = Mul (x, c) }"
     )
-    proto = onnx.load(path)
     proto.graph.node[0].attribute[0].t.dims[:] = [7]
     onnx.save(proto, path)
     command = () if flags[0].startswith("-") else flags[:1]
@@ -121,20 +112,12 @@ def test_a_damaged_model_at_every_door(tmp_path, flags):
 
 
 def nested(depth):
-    """The bytes of a model with so many If nodes in each other: each graph takes three messages."""
-    data = helper.make_graph([], "innermost", [], []).SerializeToString()
-    for _ in range(depth):
-        data = _in_a_node(data)
-    model = onnx.ModelProto(ir_version=8, opset_import=[helper.make_opsetid("", 17)])
-    return model.SerializeToString() + _field(onnx.ModelProto, "graph", data)
-
-
-def _in_a_node(graph):
-    attribute = onnx.AttributeProto(name="then_branch", type=onnx.AttributeProto.GRAPH)
-    attribute = attribute.SerializeToString() + _field(onnx.AttributeProto, "g", graph)
-    node = onnx.NodeProto(op_type="If", input=["c"], output=["y"])
-    node = node.SerializeToString() + _field(onnx.NodeProto, "attribute", attribute)
-    return onnx.GraphProto(name="body").SerializeToString() + _field(onnx.GraphProto, "node", node)
+    """The bytes of a model with so many nodes in each other: a graph, its node, the attribute of that."""
+    kinds = ((onnx.AttributeProto, "g"), (onnx.NodeProto, "attribute"), (onnx.GraphProto, "node"))
+    data = b""
+    for message, name in kinds * depth:
+        data = _field(message, name, data)
+    return _field(onnx.ModelProto, "graph", data)
 
 
 def _field(message, name, data):
@@ -195,40 +178,28 @@ main()
 @pytest.mark.parametrize(
     "command",
     every(
-        4,
-        [
-            ("{model}", "--skip=verify"),
-            ("coverage", "{model}"),
-            ("explain", "--show=all", "{model}"),
-            ("--help",),
-        ],
-        " ".join,
+        4, [("{model}", "--skip=verify"), ("coverage", "{model}"), ("explain", "{model}"), ("--help",)], str
     ),
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_terminal_that_takes_nothing(model, command, unbuffered):
     """Where what is printed has no place, that is said once, whether it is buffered or not."""
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, ROOT / "cli.py", *(word.format(model=model) for word in command)],
+        code, _, errors = start(
+            *(word.format(model=model) for word in command),
             stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"amp-rewrite: the output cannot be written ([Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)})\n"
-    )
+    told = f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
+    assert (code, errors) == (2, f"amp-rewrite: the output cannot be written ({told})\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such name")
 def test_a_name_that_is_no_utf8(model):
     """onnx's checker cannot be asked, and the result is there, and not called broken."""
     target = model.with_name(os.fsdecode(b"\xff.onnx"))
-    process = start(model, "-o", target, "--skip=verify", env={**os.environ, "PYTHONIOENCODING": "latin1"})
-    said, errors = process.communicate()
-    assert (process.returncode, errors) == (0, "")
+    latin = {**os.environ, "PYTHONIOENCODING": "latin1"}
+    code, said, errors = start(model, "-o", target, "--skip=verify", env=latin)
+    assert (code, errors) == (0, "")
     assert "it only accepts UTF-8 paths" in said
     assert target.exists()

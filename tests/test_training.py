@@ -8,7 +8,7 @@ import pytest
 from onnx import reference
 
 from amp_rewrite import emulate, pipeline, training
-from amp_rewrite.policy.evidence import Authority, Reason
+from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.training import DynamicLossScale, FixedLossScale, Pair, TrainSpec, steps
 from tests import train_steps
 from tests.sampling import every
@@ -131,8 +131,7 @@ def test_the_scale_reaches_the_backward_pass():
 
 
 def _with_outputs(model, *names):
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = train_steps.copied(model)
     copy.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     return copy
 
@@ -188,36 +187,29 @@ def test_a_step_without_finite_gradients_changes_no_state(number):
         ({"x": 2.0**60, "y": 2.0**63}, [True, True]),
         ({"x": 1e38, "w1": 1e-38, "w2": 1e3, "y": 1e3}, [False, True]),
         ({"x": 1e20, "w1": 1e16, "w2": 0.0, "y": 1e3}, [True, False]),
+        ({"x": np.nan}, [False, False]),
     ],
 )
 def test_every_gradient_is_looked_at(given, finite):
-    """Where one of them alone is infinite the step keeps its state."""
+    """Where one of them alone is infinite the step keeps its state; with a fixed scale, where it is asked."""
     model = step()
-    result = training.insert_loss_scale(model, None, DynamicLossScale(1))
     fed = {**start(model), **batches(model, 1)[0]}
     fed |= {name: np.full_like(fed[name], number) for name, number in given.items()}
     plain = train_steps.session(_with_outputs(model, "dw1", "dw2"))(fed)
     assert [bool(np.isfinite(plain[name]).all()) for name in ("dw1", "dw2")] == finite
-    made = train_steps.session(result.model)({**fed, **training.initial_state(result.model)})
-    assert made["grads_finite"] == all(finite)
+    for scale in (DynamicLossScale(1), 1):
+        result = training.insert_loss_scale(model, None, scale, skip_nonfinite=True).model
+        made = train_steps.session(result)({**fed, **training.initial_state(result)})
+        assert made["grads_finite"] == all(finite)
+        kept = all((made[f"{name}_new"] == fed[name]).all() for name in ("w1", "w2"))
+        assert kept is not all(finite)
     if all(finite):
         with np.errstate(over="ignore"):
             assert np.isinf(sum(np.abs(plain[name]).sum(dtype=np.float32) for name in ("dw1", "dw2")))
-    else:
-        assert all((made[f"{name}_new"] == fed[name]).all() for name in ("w1", "w2"))
-
-
-def test_a_fixed_scale_skips_no_step():
-    """As in TensorFlow: what is not finite is applied, unless it is asked otherwise."""
-    model = step()
-    batch = {**batches(model, 1)[0], "x": np.full((8, 4), np.nan, np.float32)}
-    plain, skipping = (training.insert_loss_scale(model, None, 128, skip_nonfinite=s) for s in (False, True))
-    assert [value.name for value in plain.model.graph.output] == ["loss", "w1_new", "w2_new"]
-    assert training.initial_state(plain.model) == {}
-    assert np.isnan(train_steps.session(plain.model)({**start(model), **batch})["w1_new"]).any()
-    made = train_steps.session(skipping.model)({**start(model), **batch})
-    assert (made["w1_new"] == start(model)["w1"]).all()
-    assert not made["grads_finite"]
+    fixed = training.insert_loss_scale(model, None, 1).model  # which skips no step, as in TensorFlow
+    assert [value.name for value in fixed.graph.output] == ["loss", "w1_new", "w2_new"]
+    assert training.initial_state(fixed) == {}
+    assert np.isfinite(train_steps.session(fixed)(fed)["w1_new"]).all() == finite[0]
 
 
 def test_small_gradients_survive_in_half():
@@ -243,45 +235,32 @@ def test_small_gradients_survive_in_half():
         assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max(), scale
 
 
-def analyze(model, **asked):
-    """What a rewrite would decide, and what became of the step."""
-    job = steps.job(**asked)
-    return pipeline.analyze(model, job.options, transform=job.first), job.step
-
-
 @pytest.mark.parametrize("implementation", ["graph_rewrite", pytest.param("casting", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_real_steps_in_half(name, implementation):
-    """Products are half on both sides of the loss; its region, and what follows gradients, are not."""
-    model, _ = real(name)
-    analysis, scaled = analyze(model, implementation=implementation)
-    graph, halves = analysis.graph, set()
-    for unit in graph.units:
-        if analysis.painting.is_half(unit.index):
-            halves.add(unit.node.outputs[0].name)
+    """Products are half on both sides of the loss; its region, and what follows gradients, are not.
+
+    What multiplies an error by 2/N before the seed is float32: in half it is zero before any scale.
+    """
+    job = steps.job(implementation=implementation)
+    analysis = pipeline.analyze(real(name)[0], job.options, transform=job.first)
+    graph, scaled = analysis.graph, job.step
+    halves = {unit.node.outputs[0].name for unit in graph.units if analysis.painting.is_half(unit.index)}
     assert scaled.products >= 5
-    made = {node.outputs[0].name: node.op_type for node in graph.nodes[graph.root]}
-    products = [name for name in halves if made[name] in ("MatMul", "Gemm", "Conv", "ConvTranspose")]
-    there = sum(op in ("MatMul", "Gemm", "Conv", "ConvTranspose") for op in made.values())
-    assert len(products) >= 0.75 * there  # depthwise convolutions are predicted not to pay
-    assert halves.isdisjoint((*scaled.loss_region, *scaled.optimiser))
-    reasons = {entry.evidence.reason for entry in analysis.painting.entries}
-    assert {Reason.LOSS_REGION, Reason.OPTIMISER, Reason.SCALING} <= reasons
-
-
-def test_the_region_of_a_mean_is_float32():
-    """What multiplies an error by 2/N before the seed is float32: in half it is zero before any scale."""
-    model, _ = real("mlp_adam")
-    analysis, scaled = analyze(model)
-    assert {"val_0", "loss", "mul", "mul_1"} <= set(scaled.loss_region)
-    held = {
-        unit.node.outputs[0].name: analysis.painting.entries[unit.index].evidence
-        for unit in analysis.graph.units
-        if analysis.painting.entries[unit.index].authority is Authority.TRAINING
+    products = {
+        node.outputs[0].name
+        for node in graph.nodes[graph.root]
+        if node.op_type in ("MatMul", "Gemm", "Conv", "ConvTranspose")
     }
-    assert held["mul"].reason is Reason.LOSS_REGION
-    assert held["l1.weight.new"].reason is Reason.SCALING  # the guard has the name
-    assert held["mul_3"].reason is Reason.OPTIMISER
+    assert len(products & halves) >= 0.75 * len(products)  # depthwise convolutions are predicted not to pay
+    assert halves.isdisjoint((*scaled.loss_region, *scaled.optimiser))
+    entries = analysis.painting.entries
+    held = {unit.node.outputs[0].name: entries[unit.index].evidence.reason for unit in graph.units}
+    assert {Reason.LOSS_REGION, Reason.OPTIMISER, Reason.SCALING} <= {*held.values()}
+    if name == "mlp_adam":
+        assert {"val_0", "loss", "mul", "mul_1"} <= set(scaled.loss_region)
+        made = [held[value] for value in ("mul", "l1.weight.new", "mul_3")]  # the guard has the second name
+        assert made == [Reason.LOSS_REGION, Reason.SCALING, Reason.OPTIMISER]
 
 
 @pytest.mark.parametrize("name", every(2, NAMES))
@@ -289,7 +268,8 @@ def test_real_steps_are_found(name):
     """Without metadata, and without any name, it is the same step: loss, state and gradients."""
     model, _ = real(name)
     told = training.find_spec(model)
-    bare = _bare(model)
+    bare = train_steps.copied(model)
+    del bare.metadata_props[:]
     found = training.find_spec(bare)
     assert (found.loss, found.seed, found.state) == (told.loss, told.seed, told.state)
     renamed = _renamed(bare)
@@ -300,13 +280,6 @@ def test_real_steps_are_found(name):
     named = {renamed[1][name] for name in told.gradients}
     assert len(frontier) == len(named)
     assert len(named.difference(frontier)) <= 2  # those of embeddings are found before a factor
-
-
-def _bare(model):
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.metadata_props[:]
-    return copy
 
 
 def _renamed(model):
@@ -377,18 +350,17 @@ def test_the_emulation_is_the_reference(name):
 
 
 def test_a_step_remembers_what_it_is():
-    """The spec is in the metadata of a result, which is read again, as are its start values."""
+    """The spec is in the metadata of a result, which is read again, as are its start values.
+
+    With the range of bfloat16 no scale is needed, and no input is added.
+    """
     model = step()
     result = training.rewrite_train_step(model, loss_scale=DynamicLossScale(256.0, 10, 4.0))
     assert training.find_spec(result.model).state == training.find_spec(model).state
     told = {pair.key: pair.value for pair in result.model.metadata_props}
     assert json.loads(told["amp_rewrite.train.loss_scale"])["scale"]["multiplier"] == 4
     assert training.initial_state(result.model) == {"loss_scale": 256, "good_steps": 0}
-
-
-def test_bfloat16_needs_no_scale():
-    """Its range is that of float32: no input is added, and what is pinned for float16 is pinned."""
-    result = training.rewrite_train_step(step(), "bfloat16")
+    result = training.rewrite_train_step(model, "bfloat16")
     assert result.step.loss_scale is None
     assert [value.name for value in result.model.graph.input] == ["x", "y", "lr", "w1", "w2"]
 

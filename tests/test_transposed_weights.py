@@ -15,8 +15,7 @@ from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.transposed_weights import reshaped
 from tests import model_files, text
-from tests.cuda_sessions import cuda_placer, marks, worsened
-from tests.sessions import Runtime
+from tests.cuda_sessions import marks, worsened
 
 SIZES = "2345"
 ORDERS = [order for rank in (3, 4) for order in itertools.permutations(range(rank))]
@@ -40,21 +39,6 @@ def turned(order, side=0, half="float16"):
         operands="t, w" if side == 0 else "w, t",
         out=f"[{','.join('ABCDE'[: len(after)])}]",
     )
-
-
-@pytest.fixture(scope="module")
-def runtime():
-    """onnxruntime's CPU provider in a process of its own."""
-    child = Runtime()
-    yield child
-    child.close()
-
-
-@pytest.fixture(scope="module")
-def place():
-    """Places models on CUDA."""
-    with cuda_placer() as placed:
-        yield placed
 
 
 def loads(runtime, before, after, close=2e-2):

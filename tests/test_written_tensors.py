@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from amp_rewrite import Options, Pins, certify, rewrite
 from amp_rewrite.certificate import stored_tensors
@@ -15,6 +15,7 @@ from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.errors import CertificateError
 from amp_rewrite.model.constants import ConvertedTensor
+from tests import model_files, text
 
 SIDE = 1 << 10
 """The rows and columns of a weight: 4 MiB, which are converted as they are written."""
@@ -27,12 +28,13 @@ def source(tmp_path):
     """A model of two products whose weights are in a file, one of them beyond half's range in each block."""
     weights = np.random.default_rng(0).normal(0, 0.02, (2, SIDE, SIDE)).astype(np.float32)
     weights[1, :: SIDE // 4, 5:9] = [1e6, -1e6, np.inf, np.nan]
-    nodes = [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], f"m{i}") for i in range(2)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, SIDE]) for name in ("v0", "v2")]
-    stored = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights")
+    model = text.model(
+        f"""g (float[4,{SIDE}] v0) => (float[4,{SIDE}] v2)
+        <float[{SIDE},{SIDE}] w0, float[{SIDE},{SIDE}] w1> {{
+        [m0] v1 = MatMul (v0, w0) [m1] v2 = MatMul (v1, w1) }}""",
+        {f"w{i}": weight for i, weight in enumerate(weights)},
+    )
+    model_files.save_external(model, tmp_path / "model.onnx", "weights")
     return tmp_path / "model.onnx"
 
 
@@ -100,8 +102,7 @@ def test_where_one_result_is_right_it_is_what_is_written(source, faulty):
     faulty(123_457)
     result = source.with_name("half.onnx")
     rewrite(source, Options(pins=Pins(keep_full=("m1",))), output=result)
-    stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(result).graph.initializer}
-    original = {t.name: numpy_helper.to_array(t) for t in onnx.load(source).graph.initializer}
+    stored, original = (text.stored(onnx.load(path)) for path in (result, source))
     (half,) = (array for array in stored.values() if array.dtype == np.float16)
     np.testing.assert_array_equal(half, original["w0"].astype(np.float16))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -106,23 +107,29 @@ def real(name: str) -> tuple[onnx.ModelProto, dict[str, NDArray[np.generic]]]:
     return onnx.load(path), dict(np.load(path.with_suffix(".npz")))
 
 
-def weighted(model: onnx.ModelProto, weight: float) -> onnx.ModelProto:
-    """The step with another weight of its loss: the number that is its seed."""
+def copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    return copy
+
+
+def weighted(model: onnx.ModelProto, weight: float) -> onnx.ModelProto:
+    """The step with another weight of its loss: the number that is its seed."""
+    copy = copied(model)
     for tensor in copy.graph.initializer:
         if tensor.name == "loss_grad":
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(weight, np.float32), "loss_grad"))
     return copy
 
 
+@dataclass
 class Trained:
     """What came of some steps: the losses, every output of each step, and the state after the last."""
 
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-        self.outputs: list[Tensors] = []
-        self.state: dict[str, NDArray[np.generic]] = {}
+    losses: list[float] = field(default_factory=list)
+    outputs: list[Tensors] = field(default_factory=list)
+    state: dict[str, NDArray[np.generic]] = field(default_factory=dict)
 
 
 def train(

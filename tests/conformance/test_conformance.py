@@ -7,7 +7,7 @@ import pytest
 from amp_rewrite import measure_coverage
 from amp_rewrite.policy.options import Level, Options
 from tests.conformance import cases as suite
-from tests.conformance.judging import Originals, Outcome, judge
+from tests.conformance.judging import Outcome, judge
 
 pytest.importorskip("onnxruntime")
 DEFAULTS = Options(check=False)
@@ -50,14 +50,6 @@ def node_cases():
 def model_cases():
     """Every case of a whole model."""
     return suite.of_models()
-
-
-@pytest.fixture(scope="module")
-def runtime():
-    """onnxruntime, out of reach of its crashes."""
-    child = Originals()
-    yield child
-    child.close()
 
 
 @pytest.fixture
