@@ -14,11 +14,19 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import demo
+from amp_rewrite import demo, testing
 from amp_rewrite.cli import main
+from amp_rewrite.coverage import coverage_rules
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.rewriting import plan_files
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.tolerances import Tolerances
 from tests import text, train_steps, tuning_models
 
 NAMES = {
@@ -32,6 +40,25 @@ NAMES = {
     "tuning_models": tuning_models,
 }
 """What expressions may name."""
+CALLS = {
+    **NAMES,
+    **{name: getattr(amp_rewrite, name) for name in amp_rewrite.__all__},
+    "Data": feeds.Data,
+    "ExternalData": ExternalData,
+    "IMAGE": demo.feeds()["image"],
+    "MODEL": demo.network(),
+    "ONNXProgram": type("ONNXProgram", (), {"model": None}),
+    "Path": Path,
+    "Tensor": type("Tensor", (), {}),
+    "Tolerances": Tolerances,
+    "assert_coverage": testing.assert_coverage,
+    "coverage_rules": coverage_rules,
+    "feeds": feeds.feeds,
+    "ir": ir,
+    "operator_lists": operator_lists,
+    "plan_files": plan_files,
+}
+"""What calls may name besides: the public names, and what they take."""
 
 
 def write(name: str, body: str, folder: Path) -> None:
@@ -85,6 +112,8 @@ def run(line: str, folder: Path) -> Done:
 
 
 def _command(command: str, folder: Path) -> Done:
+    if command.startswith("call "):
+        return _call(command.removeprefix("call "), folder)
     name, *arguments = shlex.split(command)
     if name == "amp-rewrite":
         return _amp_rewrite(arguments, folder)
@@ -95,6 +124,15 @@ def _command(command: str, folder: Path) -> Done:
             return Done(COMMANDS[name](*arguments))
         except (OSError, LookupError, TypeError, ValueError) as error:
             return Done(f"{name}: {error!r}", 1)
+
+
+def _call(expression: str, folder: Path) -> Done:
+    with contextlib.chdir(folder):
+        try:
+            return Done(f"{eval(expression, dict(CALLS))}\n")
+        except AmpRewriteError as error:
+            line = f"{type(error).__name__}: {error}"
+            return Done(f"{line}\n", error="" if "\n" not in line and len(line) < 300 else "no single line")
 
 
 def _shell(command: str, folder: Path, given: str = "") -> Done:
@@ -179,6 +217,7 @@ def _onnx(path: str) -> str:
 COMMANDS = {"ls": _list, "json": _json, "boxes": _boxes, "half": _half, "nodes": _nodes, "onnx": _onnx}
 """`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, of pages too;
 `boxes PAGE`: frame, colour and name of each box, what it reads and makes, and behind `<` what it is wired to;
+`call EXPRESSION`: what Python returns, or the error of ours that it raises, with its kind;
 `half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
 as text.
 """
