@@ -112,8 +112,8 @@ def run(line: str, folder: Path) -> Done:
 
 
 def _command(command: str, folder: Path) -> Done:
-    if command.startswith("call "):
-        return _call(command.removeprefix("call "), folder)
+    if command.startswith(("call ", "do ")):
+        return _python(*command.split(" ", 1), folder)
     name, *arguments = shlex.split(command)
     if name == "amp-rewrite":
         return _amp_rewrite(arguments, folder)
@@ -126,10 +126,13 @@ def _command(command: str, folder: Path) -> Done:
             return Done(f"{name}: {error!r}", 1)
 
 
-def _call(expression: str, folder: Path) -> Done:
+def _python(how: str, code: str, folder: Path) -> Done:
     with contextlib.chdir(folder):
         try:
-            return Done(f"{eval(expression, dict(CALLS))}\n")
+            if how == "call":
+                return Done(f"{eval(code, dict(CALLS))}\n")
+            exec(code, dict(CALLS))
+            return Done()
         except AmpRewriteError as error:
             line = f"{type(error).__name__}: {error}"
             return Done(f"{line}\n", error="" if "\n" not in line and len(line) < 300 else "no single line")
@@ -217,7 +220,7 @@ def _onnx(path: str) -> str:
 COMMANDS = {"ls": _list, "json": _json, "boxes": _boxes, "half": _half, "nodes": _nodes, "onnx": _onnx}
 """`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, of pages too;
 `boxes PAGE`: frame, colour and name of each box, what it reads and makes, and behind `<` what it is wired to;
-`call EXPRESSION`: what Python returns, or the error of ours that it raises, with its kind;
+`call EXPRESSION`: what Python returns, or the error of ours that it raises, with its kind; `do STATEMENTS`;
 `half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
 as text.
 """
