@@ -202,6 +202,19 @@ def _json(path: str, *keys: str) -> str:
     return "".join(told)
 
 
+def _edit(path: str, place: str, value: str = "") -> str:
+    content = holder = json.loads(Path(path).read_text())
+    *outer, key = (int(part) if part.isdigit() else part for part in place.split("."))
+    for each in outer:
+        holder = holder[each]
+    if value:
+        holder[key] = json.loads(value)
+    else:
+        del holder[key]
+    Path(path).write_text(json.dumps(content))
+    return ""
+
+
 def _half(path: str) -> str:
     graph = onnx.shape_inference.infer_shapes(onnx.load(path)).graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
@@ -217,8 +230,17 @@ def _onnx(path: str) -> str:
     return text.printed(onnx.load(path))
 
 
-COMMANDS = {"ls": _list, "json": _json, "boxes": _boxes, "half": _half, "nodes": _nodes, "onnx": _onnx}
+COMMANDS = {
+    "ls": _list,
+    "json": _json,
+    "edit": _edit,
+    "boxes": _boxes,
+    "half": _half,
+    "nodes": _nodes,
+    "onnx": _onnx,
+}
 """`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, of pages too;
+`edit FILE KEY [JSON]`: another value there, or none;
 `boxes PAGE`: frame, colour and name of each box, what it reads and makes, and behind `<` what it is wired to;
 `call EXPRESSION`: what Python returns, or the error of ours that it raises, with its kind; `do STATEMENTS`;
 `half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
