@@ -38,7 +38,7 @@ CLAIMS = {
     "a call": ("$ call Options().half.name\nfloat16", "$ call Options().half.name\nbfloat16"),
     "a refused call": ("$ call Pins(5)\nOptionError: Pins...", "$ call Pins(5)\nModelError: ..."),
     "statements": ("$ do Path('f').touch() && ls\nf", "$ do Path('f').touch() && ls\ng"),
-    "an edit": ("> a.json: [1]\n$ edit a.json 0 2 && cat a.json\n[2]", "> a.json: [1]\n$ edit a.json 0 && cat a.json\n[1]"),
+    "an edit": ("> a: [1]\n$ edit a 0 2 && json a\n[2]", "> a: [1]\n$ edit a 0 && json a\n[1]"),
     "standard output": ("$ amp-rewrite no.onnx 2>/dev/null\n[2]", "$ amp-rewrite no.onnx >/dev/null\n[2]"),
     "a refusal": ("! amp-rewrite no.onnx\nthere is no such file", "! amp-rewrite no.onnx\nthere is one"),
     "no refusal": ("! amp-rewrite verify\nmissing argument", "! amp-rewrite --version\namp-rewrite"),
