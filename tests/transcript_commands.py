@@ -112,8 +112,9 @@ def run(line: str, folder: Path) -> Done:
 
 
 def _command(command: str, folder: Path) -> Done:
-    if command.startswith(("call ", "do ")):
-        return _python(*command.split(" ", 1), folder)
+    how, _, code = command.partition(" ")
+    if how in ("call", "do"):
+        return _python(how, code, folder)
     name, *arguments = shlex.split(command)
     if name == "amp-rewrite":
         return _amp_rewrite(arguments, folder)
@@ -203,7 +204,8 @@ def _json(path: str, *keys: str) -> str:
 
 
 def _edit(path: str, place: str, value: str = "") -> str:
-    content = holder = json.loads(Path(path).read_text())
+    content: Any = json.loads(Path(path).read_text())
+    holder = content
     *outer, key = (int(part) if part.isdigit() else part for part in place.split("."))
     for each in outer:
         holder = holder[each]
