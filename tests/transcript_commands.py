@@ -205,7 +205,7 @@ def _json(path: str, *keys: str) -> str:
 
 def _edit(path: str, place: str, value: str = "") -> str:
     content: Any = json.loads(Path(path).read_text())
-    holder = content
+    holder: Any = content
     *outer, key = (int(part) if part.isdigit() else part for part in place.split("."))
     for each in outer:
         holder = holder[each]
