@@ -112,45 +112,6 @@ def test_other_metadata_stays():
     assert [prop.value for node in bare.graph.node for prop in node.metadata_props] == ["layer 1"]
 
 
-def test_no_metadata_when_not_asked():
-    """With metadata=False nothing of ours is in the result, nor what an earlier rewrite left."""
-    once = rewrite(text.model(MODEL)).model
-    again = rewrite(once, Options(metadata=False, level=Level.UNSAFE_FORCE_ALL))
-    assert again.report.changed
-    assert KEY not in str(again.model)
-
-
-def test_a_second_rewrite_keeps_what_it_has_no_say_in():
-    """What the first rewrite made half has no float32 left: its reasons stay beside the new ones."""
-    once = rewrite(text.model(MODEL)).model
-    result = rewrite(once, Options(pins=Pins(force_half=("exponential",)), level=Level.UNSAFE_FORCE_ALL))
-    assert result.report.changed
-    found = carried(result.model)
-    by_name = {d.node: (chain(found, unit)[0].reason, d.is_half) for unit, d in enumerate(found.all)}
-    assert by_name["product"] == (reason_of(once, "product"), True)
-    assert by_name["exponential"] == ("allowed: forced by 'exponential' (pin)", True)
-    casts = {name: c.added for c in found.cast_sites for name in c.names}
-    assert casts["x__float16"] is True
-
-
-def reason_of(proto, name):
-    """Why a node of a result has its colour."""
-    found = carried(proto)
-    (unit,) = (unit for unit, decision in enumerate(found.all) if decision.node == name)
-    return chain(found, unit)[0].reason
-
-
-def test_a_node_that_was_taken_out():
-    """When another tool takes a cause out, what is left is explained as far as it goes."""
-    made = rewrite(text.model(MODEL)).model
-    exponential = next(node for node in made.graph.node if node.name == "exponential")
-    made.graph.node.remove(exponential)
-    found = carried(made)
-    (root,) = (unit for unit, decision in enumerate(found.all) if decision.node == "root")
-    (step,) = chain(found, root)
-    assert step.reason.startswith("downstream of a node that is no longer in the model")
-
-
 def test_the_order_of_nodes_does_not_matter():
     """Numbers tell units apart, not places: another order of nodes changes no reason."""
     made = rewrite(text.model(MODEL)).model
@@ -163,27 +124,6 @@ def test_the_order_of_nodes_does_not_matter():
     assert reasons(found) == reasons(carried(made))
 
 
-DAMAGE = {
-    "nothing": "",
-    "no base64": "?",
-    "no stream": "AAAA",
-    "an empty stream": "eJwDAAAAAAE=",
-    **{
-        text[:9]: base64.b64encode(zlib.compress(text.encode())).decode()
-        for text in ("no JSON", "[]", "{}", '{"format": 4}', '{"format": 5, "decisions": 7}', "[" * 100_000)
-    },
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_entry(damage):
-    """Whatever stands in place of the plan is one line of ours."""
-    made = rewrite(text.model(MODEL)).model
-    (prop,) = made.metadata_props
-    prop.value = damage
-    one_line(made)
-
-
 def unpacked(entry):
     """The plan in an entry, as plain data."""
     return json.loads(zlib.decompress(base64.b64decode(entry)))
@@ -194,37 +134,11 @@ def packed(content):
     return base64.b64encode(zlib.compress(json.dumps(content).encode())).decode()
 
 
-def one_line(proto):
-    """Reading fails in one line; a rewrite says so in a warning, and leaves sound metadata."""
-    with pytest.raises(ModelError) as caught:
-        carried(proto)
-    assert "\n" not in str(caught.value)
-    result = rewrite(proto, Options(level=Level.UNSAFE_FORCE_ALL))
-    assert any("earlier rewrite" in warning for warning in result.report.warnings)
-    assert carried(result.model).all
-
-
 @pytest.mark.parametrize("family", ["transformer", "Sum", "loop states", "If chain"])
 def test_metadata_grow_with_the_model(family):
     """Records are much alike, and one of many outputs has them once: 20 bytes are enough for a unit."""
     (entry,) = rewrite(FAMILIES[family](1000)).model.metadata_props
     assert len(entry.value) < 20 * len(unpacked(entry.value)["decisions"])
-
-
-def test_nodes_of_one_name_are_told_apart():
-    """Values of both branches of an If may have one name: the units are read in the order of the nodes."""
-    branch = "{ t = %s }"
-    proto = text.model(
-        f"""g (float[4, 4] x, float[4, 4] w, bool c) => (float[4, 4] y) {{
-          a = MatMul(x, w)
-          y = If (c) <then_branch = a () => (float[4, 4] t) {branch % "Exp(a)"},
-                      else_branch = b () => (float[4, 4] t) {branch % "MatMul(a, w)"}>
-        }}"""
-    )
-    decided = {d.operator: d.is_half for d in analyze(proto).decisions().all}
-    assert {d.operator: d.is_half for d in carried(rewrite(proto).model).all} == decided
-    assert decided["Exp"] is False
-    assert decided["MatMul"] is True
 
 
 def test_whatever_stands_in_the_metadata():

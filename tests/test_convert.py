@@ -7,10 +7,8 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import Options, Tolerances, convert, observe, tune
+from amp_rewrite import Tolerances, convert, observe, tune
 from amp_rewrite.demo import feeds, network
-from amp_rewrite.errors import FeedError, OptionError, OutputError, TimeLimitError
-from amp_rewrite.running.inputs.feeds import Data
 from tests import text
 from tests.commands import run
 
@@ -32,31 +30,6 @@ def folder(tmp_path, monkeypatch):
 def overflowing():
     """A model whose second product passes the largest float16 on its input."""
     return text.model(OVERFLOWS), {"x": np.full((1, 64), 9, np.float32)}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [None, feeds(), [feeds(), feeds(seed=1)], "in.npz", ["in.npz"], Data("in.npz"), Data(arrays=[feeds()])],
-    ids=["synthetic", "a sample", "samples", "a path", "paths", "Data", "Data of arrays"],
-)
-@pytest.mark.usefixtures("folder")
-def test_inputs_come_in_any_form(data):
-    """Samples, paths, a Data, or none; the verdict says which."""
-    outcome = convert(network(), data=data)
-    assert outcome.passes
-    assert outcome.verdict.inputs.is_synthetic == (data is None)
-    assert outcome.verdict.samples == (len(data) if isinstance(data, list) else 1)
-
-
-@pytest.mark.parametrize("kind", ["path", "bytes", "proto"])
-def test_the_result_is_of_the_kind_that_was_given(folder, kind):
-    """A path gives a path; anything else writes no file."""
-    source = {"path": "m.onnx", "bytes": network().SerializeToString(), "proto": network()}[kind]
-    outcome = convert(source)
-    assert outcome.passes
-    assert str(outcome.result.model) == "m_fp16.onnx" if kind == "path" else True
-    assert kind == "path" or isinstance(outcome.result.model, type(source))
-    assert (folder / "m_fp16.onnx").exists() == (kind == "path")
 
 
 def test_what_overflows_is_repaired():
@@ -83,13 +56,6 @@ def test_it_is_what_the_command_does(folder):
     assert differs <= {"seconds", "ranges"}  # which are counted for a report in a file
 
 
-def test_nothing_is_run_where_that_is_asked_for():
-    """Without a comparison there is no verdict, and the outcome says why."""
-    outcome = convert(network(), verify=False)
-    assert (outcome.verdict, outcome.unverified) == (None, "`verify=False` was given")
-    assert not outcome.to_json()["verified"]
-
-
 def test_metrics_bounds_and_progress():
     """A metric of the user's fails the verdict; stages are told in order."""
     told = []
@@ -112,41 +78,3 @@ def test_plans_and_observations_decide():
     assert convert(model, data=sample, plan=tuned.plan).passes
     outcome = convert(model, data=sample, observed=observe(model, sample), repair=False)
     assert outcome.result.report.observed or outcome.result.report.rescaled
-
-
-def test_files_are_guarded(folder):
-    """What another tool wrote stays, without `force`; nothing is left half-written."""
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises((OptionError, OutputError)):
-        convert("m.onnx", output="notes.txt")
-    assert (folder / "notes.txt").read_text() == "mine"
-    with pytest.raises(FeedError, match="has no input 'nothing'"):
-        convert("m.onnx", data={"nothing": np.zeros(1)}, output="half.onnx")
-    assert sorted(path.name for path in folder.iterdir()) == ["in.npz", "m.onnx", "notes.txt"]
-
-
-def test_a_limit_leaves_the_older_result(folder):
-    """Where time is over before a verdict, a file that is there stays as it was."""
-    convert("m.onnx", output="half.onnx")
-    before = (folder / "half.onnx").read_bytes()
-    with pytest.raises(TimeLimitError):
-        convert("m.onnx", Options(half="bfloat16"), output="half.onnx", timeout=1e-9)
-    assert (folder / "half.onnx").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"options": "float16"}, "Options"),
-        ({"data": 3}, "not a sample"),
-        ({"bounds": 0.1}, "Tolerances"),
-        ({"device": "cuda:9", "verify": False}, "device"),
-        ({"progress": 1}, "not callable"),
-        ({"timeout": -1}, "timeout"),
-        ({"device": "tpu"}, "device"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, said):
-    """One clear line, before any work."""
-    with pytest.raises((OptionError, FeedError), match=said):
-        convert(network(), **arguments)

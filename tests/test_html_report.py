@@ -8,11 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.cli import explanation_sources
 from amp_rewrite.coverage import counts
-from amp_rewrite.explaining.sentences import chain, of_cause
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import (
@@ -20,11 +18,10 @@ from amp_rewrite.reporting import (
     drawn_graph,
     html_file,
     html_report,
-    summary,
     verdict_text,
 )
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
-from tests.text import DOWNSTREAM, RUNS, model
+from tests.text import RUNS, model
 from tests.transcript_commands import page_data
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
@@ -65,42 +62,6 @@ def evidence():
     return Evidence(verdict, observed=observation.observe(proto, [feeds]))
 
 
-def test_the_page_has_what_terminals_and_explain_say(page):
-    """The lines of the summary, the numbers of the coverage, and causes in the same order and text, each with
-    the boxes of its nodes.
-    """
-    data = html_file.plain(page)
-    assert data["summary"] == [[line.name, line.text] for line in summary.lines(page.report)]
-    assert data["coverage"]["flops"] == page.coverage.flops.to_json()
-    assert data["coverage"]["operators"]["MatMul"]["nodes"] == page.coverage.row("MatMul").nodes.to_json()
-    causes = explanation_sources.of_analysis(analyze(demo.network())).causes
-    assert [(cause["weight"], cause["suggestion"]) for cause in data["causes"]] == [
-        (of_cause(cause).weight, of_cause(cause).suggestion) for cause in causes
-    ]
-    names = [[data["boxes"][box]["name"] for box in cause["boxes"]] for cause in data["causes"]]
-    assert names == [["rms_square", "rms_mean", "rms_epsilon", "rms_sqrt", "rms_div"], ["head_softmax"]]
-
-
-@pytest.mark.parametrize(
-    ("proto", "name", "last"),
-    [(model(DOWNSTREAM), "squash", "square"), (demo.network(), "score_scale", "context_matmul")],
-)
-def test_the_chain_of_causes_is_the_one_that_explain_prints(proto, name, last):
-    """Following the causes of a unit, in float32 or in half, gives the steps of `sentences.chain`."""
-    analysis, data = analyze(proto), html_file.plain(made(proto))
-    unit = next(unit for unit in analysis.graph.units if unit.node.name == name)
-    (box,) = [box for box in data["boxes"] if box["name"] == name]
-    assert box["units"] == (unit.index,)
-    found, at = [], unit.index
-    while at is not None:
-        found.append((data["reasons"][at]["unit"], data["reasons"][at]["reason"]))
-        at = data["reasons"][at]["cause"]
-    steps = chain(analysis.decisions(), unit.index)
-    assert found == [(step.unit, step.reason) for step in steps]
-    assert len(found) == 4
-    assert f"'{last}'" in found[-1][0]
-
-
 @needs_runs
 def test_errors_stand_at_the_boxes_that_make_the_values(page, evidence):
     """Every node that was compared has its error; the verdict has the cells of the terminal's table."""
@@ -120,31 +81,6 @@ def test_errors_stand_at_the_boxes_that_make_the_values(page, evidence):
             default=None,
         )
         assert pair == (None if most is None else pytest.approx([most, most], rel=0.01))
-
-
-def test_without_a_run_the_page_says_so(page):
-    """Without a verdict, the page shows none."""
-    data = html_file.plain(replace(page, evidence=Evidence(unverified="nobody asked")))
-    said = {"said": "not compared with the original", "how": "nobody asked"}
-    assert data["verification"] == {"ok": None, **said, "rows": [], "faults": [], "next": []}
-    assert data["errors"] == []
-
-
-@needs_runs
-def test_an_output_that_holds_nothing_to_compare_is_neither_good_nor_bad(page):
-    """A mask of -inf in both models has no numbers and no colour; an inconclusive comparison is a fault."""
-    proto = model("""g (float[2] x) => (float[2] y, float[2] z, float[2] mask) {
-        s = Sub (x, x) mask = Log (s) y = Relu (x) z = Neg (x) }""")
-    fine, odd = (
-        html_file.plain(replace(page, evidence=Evidence(verdict)))["verification"]
-        for verdict in (
-            amp_rewrite.verify(proto, proto, [{"x": np.float32(numbers)}])
-            for numbers in ([1, 2], [np.nan, np.nan])
-        )
-    )
-    assert (fine["ok"], [row["ok"] for row in fine["rows"]]) == (True, [True, True, None])
-    assert [cell for cell in fine["rows"][2]["cells"] if cell] == ["mask", "not compared"]
-    assert (odd["ok"], len(odd["faults"])) == (False, 3)
 
 
 @needs_runs

@@ -179,18 +179,6 @@ def test_an_error_is_that_of_the_work():
     assert caught.value is error
 
 
-def test_what_does_not_stop_is_left_behind(monkeypatch):
-    """Who waited goes on; the process then knows that it has to end without the work."""
-    monkeypatch.setattr(interruptible, "GRACE", 0.01)
-    held = threading.Event()
-    with interruptible.TimeLimit(0.01).running(), pytest.raises(TimeLimitError):
-        interruptible.call(held.wait, lambda: None)
-    assert interruptible.is_left_behind()
-    held.set()
-    while interruptible.is_left_behind():
-        pass
-
-
 def test_a_run_that_is_told_to_stop_is_no_bad_input(endless):
     """The limit is what is said, and not that the inputs do not fit."""
     session = sessions.open_session(endless)
@@ -213,7 +201,7 @@ def test_a_thread_does_one_call_after_another():
 
 
 def test_a_call_that_does_not_stop_keeps_its_thread(monkeypatch):
-    """What follows has another thread, and is not kept waiting."""
+    """Who waited goes on, with another thread; the process knows while it has to end without the work."""
     monkeypatch.setattr(interruptible, "GRACE", 0.0)
     end = threading.Event()
     with interruptible.TimeLimit(0.01).running(), pytest.raises(TimeLimitError):
@@ -221,6 +209,8 @@ def test_a_call_that_does_not_stop_keeps_its_thread(monkeypatch):
     assert interruptible.is_left_behind()
     assert interruptible.call(int, bool) == 0
     end.set()
+    while interruptible.is_left_behind():
+        pass
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")

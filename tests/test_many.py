@@ -9,10 +9,9 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite import many
-from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import staging
 from tests import text
-from tests.commands import failure, run
+from tests.commands import run
 from tests.test_executors import dask
 
 PLAIN = "g (float[2,8] x) => (float[2,8] y) <float[8,8] w> { a = MatMul (x, w) y = Relu (a) }"
@@ -135,42 +134,6 @@ def test_a_cluster_runs_the_models():
         executor.shutdown()
         lines = amp_rewrite.convert_all("models", "other", FAST, executor=executor)
     assert [line["exit_code"] for line in lines] == [0, 0]
-
-
-@pytest.mark.usefixtures("models")
-def test_the_command_does_the_same(tmp_path, runs):
-    """--json names the record; a second run says what was done before."""
-    for _ in range(2):
-        done = run("models", "-o", "half", "--json", "r.jsonl", *FAST[:2])
-        assert done.exit_code == 0, done.output
-        assert len(runs) == 2
-    assert "done before: half/one.onnx" in done.stdout
-    assert done.stdout.splitlines()[-1] == "2 of 2 models done"
-    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 2
-
-
-def test_bad_input_is_one_line(models, tmp_path):
-    """Before anything is written."""
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"has no \.onnx file"):
-        amp_rewrite.convert_all("empty", "half")
-    with pytest.raises(OptionError, match="Executor"):
-        amp_rewrite.convert_all(models, "half", executor="dask://here:1")
-    assert "names no executor" in failure("models", "-o", "half", "--executor", "here")
-    assert not (tmp_path / "half").exists()
-
-
-@pytest.mark.parametrize("content", ["mine\n", '{"model": "mine.onnx"}\n', '["mine"]\n'])
-@pytest.mark.usefixtures("models")
-def test_a_record_replaces_no_file_of_another_kind(tmp_path, content):
-    """But with --force."""
-    (tmp_path / "mine").write_text(content)
-    with pytest.raises(OptionError, match="no record of earlier results"):
-        many.Record(tmp_path / "mine")
-    assert "no record" in failure("models", "-o", "half", "--json", "mine")
-    assert (tmp_path / "mine").read_text() == content
-    many.Record(tmp_path / "mine", force=True)
-    assert (tmp_path / "mine").read_text() == ""
 
 
 def test_what_a_killed_run_left_is_no_model(models):

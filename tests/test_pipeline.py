@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from amp_rewrite import analyze, demo, rewrite
-from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.errors import ModelError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.rewriting import result_checks
@@ -98,11 +98,6 @@ def said(made):
     return repr((made.report(), decisions.all, decisions.cast_sites, paints, found))
 
 
-def test_bfloat16_has_its_own_name(path):
-    """The default output of a bfloat16 run is called _bf16."""
-    assert rewrite(path, Options(half=BFLOAT16)).model == path.with_name("m_bf16.onnx")
-
-
 @pytest.mark.parametrize("check", [True, False])
 def test_what_a_checker_refuses_before_is_a_warning(model, check):
     """A model that onnx's checker refused all along is rewritten, and the report says so, if it is asked."""
@@ -110,29 +105,6 @@ def test_what_a_checker_refuses_before_is_a_warning(model, check):
     report = rewrite(model, Options(check=check)).report
     assert report.ok
     assert any("onnx's checker rejects this model" in warning for warning in report.warnings) is check
-
-
-def test_where_a_result_goes(path, model, tmp_path):
-    """Over the input only where that is asked for, by its name, a detour or a link; a model is returned."""
-    path.with_name("link.onnx").symlink_to(path)
-    before, elsewhere = path.read_bytes(), tmp_path / "out.onnx"
-    for output in (
-        path,
-        str(path),
-        path.parent / ".." / path.parent.name / path.name,
-        tmp_path / "link.onnx",
-    ):
-        with pytest.raises(OptionError, match="is the input itself"):
-            rewrite(path, output=output)
-    with pytest.raises(OptionError, match="contradict each other"):
-        rewrite(path, output=elsewhere, in_place=True)
-    with pytest.raises(OptionError, match="output is for a path"):
-        rewrite(model, output=elsewhere)
-    assert (path.read_bytes(), elsewhere.exists()) == (before, False)
-    assert rewrite(path, in_place=True).model == path
-    written = onnx.load(path)
-    assert written.metadata_props.pop().value == path.name
-    assert written == rewrite(model).model
 
 
 @pytest.fixture

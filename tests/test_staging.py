@@ -5,7 +5,6 @@ import itertools
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -37,31 +36,13 @@ def test_a_write_protected_file_stays(saved, tmp_path):
     assert "is write-protected" in refusal(rewrite, saved, output=tmp_path / "out")
 
 
-def test_a_file_that_is_replaced_keeps_its_mode_and_its_owner(saved, tmp_path):
-    """Its weights, which were inside, get them as well."""
-    out, data = tmp_path / "out.onnx", tmp_path / "out.onnx.data"
-    for mode in (0o600, 0o640, 0o666):
-        out.write_bytes(b"old")
-        out.chmod(mode)
-        rewrite(saved, BESIDE, output=out, force=True)
-        assert [stat.S_IMODE(path.stat().st_mode) for path in (out, data)] == [mode, mode]
-        data.unlink()
-    if os.geteuid() == 0:  # who alone gives files away
-        os.chown(saved, 12345, 23456)
-        rewrite(saved, BESIDE, in_place=True)
-        for path in (saved, saved.with_name("m.onnx.data")):
-            assert (path.stat().st_uid, path.stat().st_gid) == (12345, 23456)
-
-
-def test_a_new_file_is_as_open_as_its_model_and_as_usual(saved, tmp_path):
-    """It is as readable as whatever this process makes, and no more than what it was made from."""
-    (tmp_path / "usual").touch()
-    usual = stat.S_IMODE((tmp_path / "usual").stat().st_mode)
-    for mode, expected in ((0o666, usual), (0o600, 0o600), (0o400, 0o600)):
-        saved.chmod(mode)
-        made = rewrite(saved, BESIDE, output=tmp_path / f"{mode:o}.onnx").model
-        for path in (made, made.with_name(f"{mode:o}.onnx.data")):
-            assert stat.S_IMODE(path.stat().st_mode) == expected
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone gives files away")
+def test_a_file_that_is_replaced_keeps_its_owner(saved):
+    """So do its weights, which were inside."""
+    os.chown(saved, 12345, 23456)
+    rewrite(saved, BESIDE, in_place=True)
+    for path in (saved, saved.with_name("m.onnx.data")):
+        assert (path.stat().st_uid, path.stat().st_gid) == (12345, 23456)
 
 
 @pytest.mark.parametrize("name", ["n" * 250 + ".onnx", "é" * 125 + ".onnx", "n" * 255])

@@ -14,11 +14,19 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import demo
+from amp_rewrite import demo, testing
 from amp_rewrite.cli import main
+from amp_rewrite.coverage import coverage_rules
+from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.options import ExternalData
+from amp_rewrite.rewriting import plan_files
+from amp_rewrite.running.inputs import feeds
+from amp_rewrite.running.tolerances import Tolerances
 from tests import text, train_steps, tuning_models
 
 NAMES = {
@@ -32,6 +40,25 @@ NAMES = {
     "tuning_models": tuning_models,
 }
 """What expressions may name."""
+CALLS = {
+    **NAMES,
+    **{name: getattr(amp_rewrite, name) for name in amp_rewrite.__all__},
+    "Data": feeds.Data,
+    "ExternalData": ExternalData,
+    "IMAGE": demo.feeds()["image"],
+    "MODEL": demo.network(),
+    "ONNXProgram": type("ONNXProgram", (), {"model": None}),
+    "Path": Path,
+    "Tensor": type("Tensor", (), {}),
+    "Tolerances": Tolerances,
+    "assert_coverage": testing.assert_coverage,
+    "coverage_rules": coverage_rules,
+    "feeds": feeds.feeds,
+    "ir": ir,
+    "operator_lists": operator_lists,
+    "plan_files": plan_files,
+}
+"""What calls may name besides: the public names, and what they take."""
 
 
 def write(name: str, body: str, folder: Path) -> None:
@@ -85,6 +112,9 @@ def run(line: str, folder: Path) -> Done:
 
 
 def _command(command: str, folder: Path) -> Done:
+    how, _, code = command.partition(" ")
+    if how in ("call", "do"):
+        return _python(how, code, folder)
     name, *arguments = shlex.split(command)
     if name == "amp-rewrite":
         return _amp_rewrite(arguments, folder)
@@ -95,6 +125,18 @@ def _command(command: str, folder: Path) -> Done:
             return Done(COMMANDS[name](*arguments))
         except (OSError, LookupError, TypeError, ValueError) as error:
             return Done(f"{name}: {error!r}", 1)
+
+
+def _python(how: str, code: str, folder: Path) -> Done:
+    with contextlib.chdir(folder):
+        try:
+            if how == "call":
+                return Done(f"{eval(code, dict(CALLS))}\n")
+            exec(code, dict(CALLS))
+            return Done()
+        except AmpRewriteError as error:
+            line = f"{type(error).__name__}: {error}"
+            return Done(f"{line}\n", error="" if "\n" not in line and len(line) < 300 else "no single line")
 
 
 def _shell(command: str, folder: Path, given: str = "") -> Done:
@@ -161,6 +203,20 @@ def _json(path: str, *keys: str) -> str:
     return "".join(told)
 
 
+def _edit(path: str, place: str, value: str = "") -> str:
+    content: Any = json.loads(Path(path).read_text())
+    holder: Any = content
+    *outer, key = (int(part) if part.isdigit() else part for part in place.split("."))
+    for each in outer:
+        holder = holder[each]
+    if value:
+        holder[key] = json.loads(value)
+    else:
+        del holder[key]
+    Path(path).write_text(json.dumps(content))
+    return ""
+
+
 def _half(path: str) -> str:
     graph = onnx.shape_inference.infer_shapes(onnx.load(path)).graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
@@ -176,9 +232,19 @@ def _onnx(path: str) -> str:
     return text.printed(onnx.load(path))
 
 
-COMMANDS = {"ls": _list, "json": _json, "boxes": _boxes, "half": _half, "nodes": _nodes, "onnx": _onnx}
+COMMANDS = {
+    "ls": _list,
+    "json": _json,
+    "edit": _edit,
+    "boxes": _boxes,
+    "half": _half,
+    "nodes": _nodes,
+    "onnx": _onnx,
+}
 """`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, of pages too;
+`edit FILE KEY [JSON]`: another value there, or none;
 `boxes PAGE`: frame, colour and name of each box, what it reads and makes, and behind `<` what it is wired to;
+`call EXPRESSION`: what Python returns, or the error of ours that it raises, with its kind; `do STATEMENTS`;
 `half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
 as text.
 """

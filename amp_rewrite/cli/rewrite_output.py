@@ -347,9 +347,8 @@ def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result
     assert obstacle is not None, "nothing became half"
     if obstacle.already:
         rest = f"; the rest stays as it is: {obstacle.why}" if obstacle.why else ""
-        disposition = (
-            f"{result} is a copy" if result != model else "no file was written (-o FILE writes a copy)"
-        )
+        copied = f"{result} is a copy" if result != model else "no file was written (-o FILE writes a copy)"
+        disposition = f"{result} computes the same" if report.changed else copied
         return f"{model} has {report.half} already, and {disposition}{rest}"
     copied = "is a copy" if result != model else "stays as it is"
     same = "computes what the model does" if report.changed else copied

@@ -179,6 +179,7 @@ def save(
     is_external = _is_external(loaded, external_data)
     if not is_external:
         _refuse_too_large(loaded, path, "leave out `Options.external_data=NEVER`")
+    file_identity.check(loaded.files)  # as before editing: large weights are read here
     with _staged(path) as stage:
         names: Sequence[str] = ()
         if is_external:
