@@ -219,8 +219,10 @@ class Masks:
     @functools.cached_property
     def _masks(self) -> Set[int]:
         self._find_whole()
-        masks, others = set[int](), self._model.leaving()
+        masks, others, roots = set[int](), self._model.leaving(), self._model.roots
         for node in reversed(self._model.nodes):
+            if roots[node.first] != node.first:
+                continue  # a Cast that is looked through
             record, goes_elsewhere = find(*node.operator), not others.isdisjoint(node.numbers)
             for port, value in enumerate(node.inputs):
                 if port == record.scores and node.count <= ATTENTION_RESULTS:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from onnx import TensorProto
+from onnx import TensorProto, TypeProto
 
 from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
@@ -295,10 +295,16 @@ def interface_problem(original: Numbered, rewritten: Numbered) -> str:
         if names[0] != names[1]:
             return f"the {what} were {_quote_names(names[0])}, and are {_quote_names(names[1])}"
         for one, other in zip(before, after, strict=True):
-            interfaces = [(value_kinds.of_type(info.type), sizes_of(info.type)) for info in (one, other)]
-            if _is_believed(kinds, one) and interfaces[0] != interfaces[1]:
+            if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
                 return f"'{_text(one.name)}' of the {what} has another type or shape"
     return ""
+
+
+def _interface(declared: TypeProto) -> object:
+    """Return the kind and the sizes of a declaration; names as text, which the result has of bytes."""
+    sizes = sizes_of(declared)
+    named = sizes and [size if size is None or isinstance(size, int) else _text(size) for size in sizes]
+    return value_kinds.of_type(declared), named
 
 
 def _domains(model: Numbered) -> set[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Container
 
 import numpy as np
@@ -35,12 +37,16 @@ class Ranks:
         return self._by_name(number) if constant is None else len(constant.dims)
 
     def _by_name(self, number: int) -> int | None:
-        """Return the declared rank of a value of the main graph; values in functions may share its names."""
+        """Return the rank of a value by its name; values in functions may share that of another."""
         node, name = self._model.makers[number], self._model.names[number]
-        if (self._model.inputs.get(name) != number) if node is None else (node.scope.outer is not None):
-            return None
-        inferred = self._inferred.get(name)
-        return self._declared.get(name) if inferred is None and self._believed else inferred
+        if node is None:
+            is_main = self._model.inputs.get(name) == number
+        else:
+            is_main = node.scope.outer is None
+            if not is_main and node.scope.bound is None:
+                return self._inner.get(name)
+        inferred = self._inferred.get(name) if is_main else None
+        return self._declared.get(name) if is_main and inferred is None and self._believed else inferred
 
     @functools.cached_property
     def _declared(self) -> dict[str, int]:
@@ -48,8 +54,23 @@ class Ranks:
 
     @functools.cached_property
     def _inferred(self) -> dict[str, int]:
-        inferred = infer_shapes(self._model.proto)
-        return _ranks_in(inferred or GraphProto(input=self._model.proto.graph.input))
+        return _ranks_in(self._graph)
+
+    @functools.cached_property
+    def _graph(self) -> GraphProto:
+        return infer_shapes(self._model.proto) or GraphProto(input=self._model.proto.graph.input)
+
+    @functools.cached_property
+    def _inner(self) -> dict[str, int]:
+        """The inferred ranks of the values of bodies, whose names no other value has."""
+        ranks, names, waiting = dict[str, int](), Counter[str](), [self._graph]
+        while waiting:
+            graph = waiting.pop()
+            ranks |= _ranks_in(graph)
+            names.update(each.name for each in (*graph.input, *graph.initializer))
+            names.update(name for node in graph.node for name in node.output)
+            waiting += [body for node in graph.node for each in node.attribute for body in graphs_of(each)]
+        return {name: rank for name, rank in ranks.items() if names[name] == 1}
 
 
 def _ranks_in(graph: GraphProto) -> dict[str, int]:
@@ -88,12 +109,15 @@ _LARGEST_RANK = 64
 
 
 def _add_ranks(graph: GraphProto, inferred: GraphProto) -> bool:
-    """Declare values that onnx infers no rank of and Reshapes or Transposes make: as many sizes as these read
-    or permute. Return whether there are any.
+    """Declare values that onnx infers no rank of and Reshapes or Transposes make, in bodies too: as many
+    sizes as these read or permute. Return whether there are any.
     """
     tensors = {info.name: info.type.tensor_type for info in inferred.value_info}
-    count = len(graph.value_info)
-    for node in graph.node:
+    is_added = False
+    for node, other in zip(graph.node, inferred.node, strict=False):
+        bodies = (map(graphs_of, each.attribute) for each in (node, other))
+        for before, after in zip(*map(itertools.chain.from_iterable, bodies), strict=False):
+            is_added |= _add_ranks(before, after)
         output = tensors.get(node.output[0]) if len(node.output) == 1 and not node.domain else None
         if output is None or output.HasField("shape"):
             continue
@@ -106,7 +130,8 @@ def _add_ranks(graph: GraphProto, inferred: GraphProto) -> bool:
         if 0 < rank < _LARGEST_RANK:
             shape: list[str | None] = [None] * rank
             graph.value_info.append(helper.make_tensor_value_info(node.output[0], output.elem_type, shape))
-    return len(graph.value_info) > count
+            is_added = True
+    return is_added
 
 
 def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
