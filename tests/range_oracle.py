@@ -182,7 +182,7 @@ class _Look:
         stored = [abs(self.stored[each]).astype(float) for each in scales if each in self.stored]
         if not made or not stored:
             return np.ones(1)
-        return stored[0] if made.op_type == "Mul" else 1 / stored[0]
+        return stored[0] if made.op_type == "Mul" else 1 / np.maximum(stored[0], np.finfo(np.float32).tiny)
 
     def _maker(self, name: str) -> onnx.NodeProto | None:
         return next((node for node in self.model.graph.node if name in node.output), None)
