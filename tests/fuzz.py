@@ -90,15 +90,15 @@ class Trials:
             source.write_bytes(data)
             done = _rewrite(source, target)
             outcome = OUTCOMES.get(done.exit_code, f"exit code {done.exit_code}")
-            fault = _fault(done, source, target) or self._disagreement(done.exit_code, source, target)
+            fault = _fault(done, source, target) or self._disagreement(done, source, target)
         return Trial(number, base, damage, outcome, fault)
 
-    def _disagreement(self, code: int, source: Path, target: Path) -> str:
+    def _disagreement(self, done, source: Path, target: Path) -> str:
         """Where onnxruntime takes the model, it must be rewritten, and onnxruntime must take the result."""
         if self.runtime.load(str(source)).failure:
             return ""
-        if code:
-            return f"onnxruntime takes the model, and we end with {code}"
+        if done.exit_code:
+            return f"onnxruntime takes the model, and we end with {done.exit_code}: {done.stderr.strip()}"
         failure = self.runtime.load(str(target)).failure
         return f"onnxruntime takes the model and not the result: {failure}" if failure else ""
 
