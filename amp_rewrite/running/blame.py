@@ -184,7 +184,7 @@ def _rounds(node: ir.Node, of_float32: Collection[str]) -> bool:
     return not moves and _name(node) not in of_float32
 
 
-GATES = names(lambda each: each.limits == {0.0, 1.0}) - {"Exp"}
+GATES = names(lambda each: each.limits == frozenset((0.0, 1.0))) - {"Exp"}
 """Operators with results in 0..1 that scale others: a result of almost 0 is as good as 0."""
 
 _MOVING = EXACT - {"Constant", "ConstantOfShape"} - CONTROL_FLOW
