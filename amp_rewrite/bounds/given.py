@@ -14,7 +14,7 @@ import onnx_ir as ir
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
 from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.operators.record import FIRST, Move, Operator, Trait
+from amp_rewrite.operators.record import Move, Operator, Trait
 from amp_rewrite.policy.options import Ranges
 
 _PIXEL = 255.0
@@ -115,7 +115,7 @@ def _is_read_as_image(value: ir.Value) -> bool:
                 stored_as(operand) is not None for operand in others
             )
             joins = record.move is Move.JOINS
-            carries = shifts or joins or (port == 0 and _carries(record))
+            carries = shifts or joins or (port == 0 and (node.op_type == "Neg" or _carries(record)))
             further = [output for output in node.outputs if output not in visited] if carries else []
             visited.update(further)
             queue += further
@@ -123,8 +123,7 @@ def _is_read_as_image(value: ir.Value) -> bool:
 
 
 def _carries(record: Operator) -> bool:
-    """Return whether an operator moves, converts or normalises its first input, or is like one that does."""
+    """Return whether an operator moves, converts or normalises its first input."""
     is_norm = record.bias is not None and record.channel is None
     converts = record.traits & Trait.CONVERTS and record.traits & Trait.LIKE_FIRST
-    is_negative = record.masks == FIRST
-    return is_norm or bool(converts) or is_negative or record.move not in (None, Move.CONTROLS)
+    return is_norm or bool(converts) or record.move not in (None, Move.CONTROLS)

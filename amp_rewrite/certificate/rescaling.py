@@ -149,8 +149,8 @@ class _Exponents:
             return
         if node.first not in self.of and any(self.of.get(number, 0) for number in node.inputs):
             self._solve(node)
-        norm, call = catalogue.find(*node.operator).norm, _Call(self, node)
-        if norm is not None and call.shared(norm.data) != self.changes.norms.get(node.first, 0):
+        norm = catalogue.find(*node.operator).norm
+        if norm is not None and _Call(self, node).shared(norm.data) != self.changes.norms.get(node.first, 0):
             problem = "its epsilon does not have the exponent of its data"
             raise DifferentError(problem, (MISSING, node.first, ""))
 

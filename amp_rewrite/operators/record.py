@@ -1,5 +1,5 @@
 """The record of an operator: what is known of it beyond its schema. A column that is left out means the
-cautious default. A column stands here when two readers want it.
+cautious default.
 """
 
 from __future__ import annotations
