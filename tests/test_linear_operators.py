@@ -26,6 +26,7 @@ CASES = [
     ("Mul (a, a)", "a", False),
     ("Div (a, b)", "a", True),
     ("Div (b, a)", "a", False),
+    ("Div (a, b)", "ab", False),
     ("MatMul (a, b)", "b", True),
     ("MatMul (a, b)", "ab", False),
     ("Gemm (a, b)", "a", True),

@@ -120,3 +120,11 @@ def test_powers_of_two_come_through(row):
     before = run(feeds)["y"]
     scaled = np.ldexp(before, found[~0]) if before.dtype.kind == "f" else before
     assert (run({**feeds, **more})["y"] == scaled).all()
+
+
+@pytest.mark.parametrize(("version", "outputs", "scales"), [(6, 1, False), (9, 3, False), (9, 1, True)])
+def test_a_batch_norm_with_statistics_of_its_own_stays(version, outputs, scales):
+    """Before version 7, and where it has other outputs, it computes them anew."""
+    node = ir.node("BatchNormalization", [ir.Value() for _ in range(5)], num_outputs=outputs, version=version)
+    call = NodeCall(node, [*range(5), *(~port for port in range(outputs))])
+    assert bool(call.equations()) == scales
