@@ -17,7 +17,7 @@ from tests.commands import failure, run
 
 onnxruntime = pytest.importorskip("onnxruntime")
 extensions = pytest.importorskip("onnxruntime_extensions")
-# Its import sets this for every process that any test starts afterwards; that protobuf refuses models that the others read.
+# Its import sets this for every process that is started afterwards, and that protobuf refuses more models.
 os.environ.pop("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", None)
 LIBRARY = extensions.get_library_path()
 FEEDS = {"x": np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)}
