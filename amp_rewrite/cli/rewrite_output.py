@@ -28,8 +28,8 @@ from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stopwatch import tell
-from amp_rewrite.reporting import html_file, summary, terminal, verdict_text
-from amp_rewrite.reporting.html_report import Evidence
+from amp_rewrite.reporting import page, summary, terminal, verdict_text
+from amp_rewrite.reporting.page import Evidence
 from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
@@ -63,13 +63,13 @@ def carry_out(job: RewriteJob, *, is_dry: bool = False) -> Callable[[], None]:
     if is_dry:
         analysis = job.plan()
         if files.html is not None:
-            html_file.write(pages.of_plan(job.model, analysis), files.html)
+            page.write(pages.of_plan(job.model, analysis), files.html)
         return partial(_print_plan, job, analysis)
     outcome = job.run()
     if files.html is not None:
         result = outcome.result
-        page = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
-        html_file.write(page, files.html)
+        shown = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
+        page.write(shown, files.html)
     return partial(_print_result, job, *_settled(job, outcome))
 
 
@@ -86,10 +86,9 @@ def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:
         observed=job.seen or {},
         notes=tuple(outcome_lines(outcome, job.options.io)),
     )
-    blamed = job.blame(outcome, per_node=True)
+    blamed = job.blame(outcome, for_page=True)
     if blamed.verdict is not None:
-        observed = job.seen or job.observe(blamed.verdict)
-        return replace(measurements, verdict=blamed.verdict, observed=observed)
+        return replace(measurements, verdict=blamed.verdict)
     reason = in_flags(blamed.unverified)
     explanation = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
     return replace(measurements, unverified=explanation)
