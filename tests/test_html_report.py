@@ -43,7 +43,7 @@ def evidence():
     after = rewrite(proto).model
     verdict = verification.verify(proto, after, [feeds])
     verdict = replace(verdict, blame=blame.blame(proto, after, feeds))
-    return Evidence(verdict, observed=observation.observe(proto, [feeds]))
+    return Evidence(verdict, magnitudes=page.magnitudes(observation.observe(proto, [feeds])))
 
 
 @needs_runs
@@ -58,9 +58,9 @@ def test_a_page_has_what_was_compared(evidence):
     ]
     assert data["verification"]["ok"] is True
     assert data["worst"] is None
-    seen = {name: each.most for name, each in evidence.observed.items()}
+    seen = evidence.magnitudes
     assert data["magnitudes"] == pytest.approx(seen)
-    compared = made(demo.network(), replace(evidence, observed={}))["magnitudes"]
+    compared = made(demo.network(), replace(evidence, magnitudes={}))["magnitudes"]
     assert len(compared) > 40
     assert compared == pytest.approx({name: seen[name] for name in compared})
 

@@ -15,6 +15,7 @@ from amp_rewrite.cli.explanation_sources import Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flag_builders import given_flags, written_file
 from amp_rewrite.coverage import counts
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half
 from amp_rewrite.policy.open_sizes import Dims
@@ -57,7 +58,9 @@ class PageMaker:
         self.record(analysis)
         report = analysis.report()
         report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
-        evidence = Evidence(observed=analysis.observed)
+        rescaled = analysis.plan.rescaled
+        exponents = sentences.exponents(rescaled.values if rescaled else ())  # observed is what is stored
+        evidence = Evidence(magnitudes=page.magnitudes(analysis.observed, exponents))
         with tempfile.TemporaryDirectory() as scratch:
             return self.page(model, report, evidence, _carried_out(model, analysis, Path(scratch)))
 

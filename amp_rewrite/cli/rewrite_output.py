@@ -19,7 +19,7 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage, assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError
-from amp_rewrite.explaining import frozen_analysis, sentences
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
@@ -83,7 +83,7 @@ def _save_plan(path: Path, analysis: Analysis) -> None:
 def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:
     """Collect the verdict with its blame, and observed magnitudes."""
     measurements = Evidence(
-        observed=job.seen or {},
+        magnitudes=page.magnitudes(job.seen),
         notes=tuple(outcome_lines(outcome, job.options.io)),
     )
     blamed = job.blame(outcome, for_page=True)
@@ -163,7 +163,7 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
 
 def before_speed(report: Report) -> Report:
     """Return the report without the warning that half does not pay, which the conclusion says again."""
-    said = [] if report.gated else [*map(in_flags, frozen_analysis.warnings(report.prediction, gated=False))]
+    said = [] if report.gated else [*map(in_flags, sentences.slowness(report.prediction, gated=False))]
     return replace(report, warnings=tuple(each for each in report.warnings if in_flags(each) not in said))
 
 
@@ -171,7 +171,7 @@ def speed(report: Report) -> list[str]:
     """Return the predicted speed in a sentence of the conclusion; empty without one."""
     if report.prediction is None or report.gated:
         return []
-    return [in_flags(summary.speed(report.prediction))]
+    return [in_flags(sentences.speed(report.prediction))]
 
 
 def _story(outcome: Outcome) -> Iterator[SummaryLine]:

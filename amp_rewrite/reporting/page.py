@@ -43,14 +43,20 @@ Page = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Results of runs: the verdict, or in `unverified` the reason for its absence; observed values; and notes
-    on the outcome.
+    """Results of runs: the verdict, or in `unverified` the reason for its absence; the largest observed
+    `magnitudes` of values of the original, by name; and notes on the outcome.
     """
 
     verdict: Verdict | None = None
     unverified: str = ""
-    observed: Seen = field(default_factory=dict[str, Any])
+    magnitudes: Mapping[str, float] = field(default_factory=dict[str, float])
     notes: tuple[SummaryLine, ...] = ()
+
+
+def magnitudes(observed: Seen | None, exponents: Mapping[str, int] | None = None) -> dict[str, float]:
+    """Return the largest finite magnitudes; `exponents` are those of powers of two to undo."""
+    finite = {name: each.most for name, each in (observed or {}).items() if not each.is_empty}
+    return {name: math.ldexp(most, (exponents or {}).get(name, 0)) for name, most in finite.items()}
 
 
 def decided(
@@ -106,7 +112,6 @@ def of(title: str, report: Report | None, decisions: Page, evidence: Evidence, c
     blame = verdict.blame if verdict is not None else None
     worst = blame.worst if blame and verdict is not None and not verdict.ok else None
     compared = {error.value: error.largest for error in blame.nodes} if blame else {}
-    observed = {name: each.most for name, each in evidence.observed.items() if not each.is_empty}
     return {
         **decisions,
         "title": title,
@@ -115,7 +120,7 @@ def of(title: str, report: Report | None, decisions: Page, evidence: Evidence, c
         "verification": _plain_verdict(verdict, evidence.unverified),
         "errors": [_plain_error(error) for error in blame.nodes] if blame else [],
         "worst": worst and worst.value,
-        "magnitudes": compared | observed,
+        "magnitudes": {**compared, **evidence.magnitudes},
         "exponents": sentences.exponents(rescaled.values if rescaled else ()),
         "step": None,
     }
