@@ -172,12 +172,8 @@ def attribute_texts(node: ir.Node) -> list[tuple[str, str]]:
 def _attribute_text(attribute: ir.Attr) -> str:
     if attribute.is_ref():
         return f"of the function: {attribute.ref_attr_name}"
-    value = attribute.value
-    if isinstance(value, (list, tuple)):
-        more = ", ..." if len(value) > _SHOWN else ""
-        text = f"{', '.join(map(_element_text, value[:_SHOWN]))}{more}"
-    else:
-        text = _element_text(value)
+    values = attribute.value if isinstance(attribute.value, (list, tuple)) else (attribute.value,)
+    text = ", ".join((*map(_element_text, values[:_SHOWN]), *(["..."] if len(values) > _SHOWN else [])))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
