@@ -16,6 +16,7 @@ from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.pins import restricted_units, rulings
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators.catalogue import CASTS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
 from amp_rewrite.policy.options import Level, Options, Pins
@@ -158,14 +159,13 @@ def _infer_as_deny(entry: Entry, _: str) -> Entry:
 
 
 def _force_all(entry: Entry, op_type: str) -> Entry:
-    if op_type in _CASTS or not Authority.FORCE_ALL.outranks(entry.authority):
+    if op_type in CASTS or not Authority.FORCE_ALL.outranks(entry.authority):
         return entry
     return Entry(Kind.ALLOW, Evidence(Authority.FORCE_ALL, Reason.LEVEL, text=_ALL_FORCED))
 
 
 _ALLOW_LIST_ONLY = "not on the allow list, and only that is asked for"
 _ALL_FORCED = "everything that the types allow is forced"
-_CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
     Level.DEFAULT: lambda entry, _: entry,
     Level.TENSOR_CORES_ONLY: _tensor_cores_only,

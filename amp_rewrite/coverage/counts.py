@@ -313,7 +313,7 @@ def _nodes(flop_count: FlopCount, casts: Container[ir.Node]) -> Iterator[NodeCov
 
 def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
     for graph in traversal.graphs(flop_count.model.graph):
-        for node in (node for node in graph if (node.domain, node.op_type) in CASTS):
+        for node in (node for node in graph if not node.domain and node.op_type in CASTS):
             before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
             if before is None or after is None or not _is_between(before, after):
                 continue
@@ -369,7 +369,7 @@ def _used_in(value: ir.Value, own: Precision, types: Types) -> Precision:
     if own is not Precision.FULL or value.is_graph_output() or not consumers:
         return own
     to_half = (
-        (node.domain, node.op_type) in CASTS and _is_half(node.outputs[0], types) for node in consumers
+        not node.domain and node.op_type in CASTS and _is_half(node.outputs[0], types) for node in consumers
     )
     return Precision.HALF if all(to_half) else own
 

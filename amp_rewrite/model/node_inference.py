@@ -19,7 +19,7 @@ from onnx import defs
 
 from amp_rewrite.onnx_types import schema as schemas
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
-from amp_rewrite.operators.catalogue import names
+from amp_rewrite.operators.catalogue import find, names
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.process import startup, worker, worker_process
 
@@ -229,7 +229,7 @@ def _qgemm(node: ir.Node, inputs: InputShapes) -> InputShapes:
 LIKE_FIRST = names(lambda each: each.traits & Trait.LIKE_FIRST, CONTRIB)
 """Operators whose first output has the shape of the first input."""
 MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
-MatMulIntegerToFloat""".split()
+MatMulIntegerToFloat GemmFastGelu""".split()
 """Contrib operators with the inputs and the output shape of a MatMul."""
 
 _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
@@ -259,16 +259,7 @@ _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
 def standard(node: ir.Node) -> str:
     """Return the ONNX operator with the inputs and shapes of a contrib node; empty where there is none."""
     own = node.domain == CONTRIB and not schemas.integer(node, "channels_last")
-    return _STANDARD.get(node.op_type, "") if own else ""
-
-
-_STANDARD = {
-    "FusedConv": "Conv",
-    "FusedGemm": "Gemm",
-    "QLinearConv": "QLinearConv",
-    "GridSample": "GridSample",
-    "DynamicQuantizeLSTM": "LSTM",
-}
+    return find(node.domain, node.op_type).like if own else ""
 
 
 Array = NDArray[np.generic]

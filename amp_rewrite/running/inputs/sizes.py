@@ -18,7 +18,7 @@ from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.operators.catalogue import RECURRENT
-from amp_rewrite.operators.record import FIRST, Holds
+from amp_rewrite.operators.record import FIRST, Holds, Operator, Role
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
@@ -41,8 +41,18 @@ class NodeInput:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Operator and index: the key in tables of node inputs."""
+        """Operator and index."""
         return self.operator, self.index
+
+    @property
+    def record(self) -> Operator:
+        """What is known of the operator."""
+        return record_of(self.node)
+
+    @property
+    def role(self) -> Role:
+        """What the input is to the operator."""
+        return self.record.role(self.index)
 
     def attribute(self, name: str, default: int = 0) -> int:
         """Return the integer attribute `name`, or `default` if it is not set."""
@@ -109,7 +119,7 @@ def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
     if bindings is not None:
         entered = (binding.enters for binding in bindings if use.index in binding.inputs)
         return [body.inputs[i] for enters in entered for body, i in enters]
-    record = record_of(use.node)
+    record = use.record
     converts = use.operator in ("CastLike", "DequantizeLinear") or record.holds in (
         Holds.OPTIONAL,
         Holds.CONTENT,
@@ -118,9 +128,6 @@ def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
 
 
 # Sizes that operators require of their inputs by the shapes of their weights, states and positions.
-
-_STATES = (5, 6)
-"""The inputs of a recurrent layer that are its initial hidden state, and the cell of an LSTM."""
 
 
 def _batch_axis(layer: ir.Node) -> int:
@@ -132,9 +139,7 @@ def _batch_axis(layer: ir.Node) -> int:
 
 def _stored_batch(layer: ir.Node) -> int | None:
     """Return the batch size of a layer's constant initial state; None if it has none."""
-    if layer.op_type not in RECURRENT or layer.domain:
-        return None
-    shapes = (NodeInput(layer, index).stored_shape(index) for index in _STATES)
+    shapes = (NodeInput(layer, index).stored_shape(index) for index in record_of(layer).ports(Role.STATE))
     return next((int(shape[_batch_axis(layer)]) for shape in shapes if len(shape) == 3), None)
 
 
@@ -380,7 +385,7 @@ class Sizing:
     def _batch(self, dim: _OpenDim) -> int | None:
         """Return the batch size of another input for an unnamed second axis of a recurrent state."""
         uses = self._consumers.of(dim.input.value) if len(dim.dims) == 3 and dim.axis == 1 else ()
-        if dim.axis and not any(use.operator in RECURRENT and use.index in _STATES for use in uses):
+        if dim.axis and not any(use.role & Role.STATE for use in uses):
             return None
         batches = (d.key for d in self._open if d.is_batch and d.key in self._sizes)
         key = next(batches, "")
