@@ -23,7 +23,7 @@ CATALOGUE = marked(
     ReduceSum ReduceSumSquare Relu Resize Selu Sigmoid Sin Sinh Softmax Softplus Softsign SpaceToDepth Sqrt
     Sub Sum Tan Tanh Tile Trilu Upsample Where
     """,
-    Trait.WITHOUT_HALF,
+    Trait.FLOAT_ON_CPU,
 )
 UNKNOWN = Operator()
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 Shape = tuple[int, ...]
 
 
@@ -162,17 +164,33 @@ def transposed(ports: Ports) -> int:
     return 2 * math.prod(ports.input(0)) * math.prod(ports.input(1)[1:])
 
 
-def product(first: int = 0) -> Formula:
+def product(first: int = 0, second: int = 1) -> Formula:
     """Return 2 M N K for batches of M x K times K x N, respecting FusedMatMul's transposition flags."""
 
     def flops(ports: Ports) -> int:
-        a = ports.input(first)
-        axis = -1
+        a, b = ports.input(first), ports.input(second)
+        inner = a[-1]
         if len(a) > 1 and ports.attribute("transA", 0):
-            axis = 0 if ports.attribute("transBatchA", 0) else -2
-        return 2 * math.prod(ports.output()) * a[axis]
+            inner = a[0] if ports.attribute("transBatchA", 0) else a[-2]
+        return 2 * math.prod(matrix(a, b, lambda name: ports.attribute(name, 0))) * inner
 
     return flops
+
+
+def matrix(a: Shape, b: Shape, flag: Callable[[str], int]) -> Shape:
+    """Return the shape of a matrix product, respecting FusedMatMul's transposition flags."""
+    if len(a) == 1:
+        return matrix((1, *a), b, flag)[1:]  # a vector is a matrix of one row, which is removed again
+    if len(b) == 1:
+        return matrix(a, (*b, 1), flag)[:-1]
+    a, b = _turned(a, "A", flag), _turned(b, "B", flag)
+    return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+
+
+def _turned(shape: Shape, which: str, flag: Callable[[str], int]) -> Shape:
+    if flag(f"transBatch{which}"):
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if flag(f"trans{which}") else shape
 
 
 def gemm(second: int = 1) -> Formula:

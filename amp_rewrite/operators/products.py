@@ -107,7 +107,7 @@ OPERATORS = merge(
     family("ConvInteger", traits=Trait.CONVERTS, flops=_conv, **_IMAGE),
     family("MatMulInteger", traits=Trait.CONVERTS, flops=_matmul),
     family("QLinearConv", flops=flops.convolution(3), **_IMAGE),
-    family("QLinearMatMul", flops=flops.product()),
+    family("QLinearMatMul", flops=flops.product(0, 3)),
     family("DequantizeLinear QuantizeLinear", MICROSOFT, traits=_CONVERTS),
     family("QLinearLeakyRelu QLinearSigmoid", MICROSOFT, traits=Trait.LIKE_FIRST),
     family("DynamicQuantizeLSTM", MICROSOFT, traits=Trait.CONVERTS, like="LSTM", flops=flops.recurrent),

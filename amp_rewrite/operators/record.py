@@ -99,7 +99,7 @@ class Trait(enum.Flag):
     """Its output is 0 where its first input is."""
     TURNS = enum.auto()
     """onnxruntime moves a Transpose before it, at an input that it carries, behind it."""
-    WITHOUT_HALF = enum.auto()
+    FLOAT_ON_CPU = enum.auto()
     """onnxruntime 1.32's CPU provider has a float32 kernel, and none in float16 (`get_all_opkernel_def`)."""
 
 

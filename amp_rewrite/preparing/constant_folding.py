@@ -149,7 +149,7 @@ def _node(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
     )
 
 
-_FOLDED = having(Trait.WITHOUT_HALF) | {DEQUANTIZE}
+_FOLDED = having(Trait.FLOAT_ON_CPU) | {DEQUANTIZE}
 
 LARGEST = 1 << 26
 """The largest value in bytes that is read or computed."""
