@@ -14,7 +14,7 @@ from amp_rewrite.cli.commands import loaded, main
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.operators import scaling
 from amp_rewrite.operators.catalogue import CATALOGUE
-from amp_rewrite.operators.record import Operator, Role, Trait
+from amp_rewrite.operators.record import Operator
 from amp_rewrite.policy import kernel_table, operator_lists, targets
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.targets import Target
@@ -119,18 +119,14 @@ def known_operators(_: str) -> str:
 
 
 def _facts(record: Operator) -> Iterator[str]:
-    yield ", ".join(map(_words, record.traits))
+    yield ", ".join(trait.name.lower().replace("_", " ") for trait in record.traits if trait.name)
     yield "" if record.move is None else record.move.value
-    yield ", ".join(f"{port}: {' and '.join(map(_words, role))}" for port, role in record.roles.items())
+    yield "; ".join(f"{port}: {role.value}" for port, role in record.roles.items())
     yield "" if record.scales is scaling.pinned else "yes"
     yield "" if record.norm is None else f"of input {record.norm.data[0]}, along {record.norm.along.value}"
     yield " ".join(f"{limit:g}" for limit in sorted(record.limits))
     is_number = isinstance(record.flops, int)
     yield f"{record.flops} an element" if is_number else "a formula" if record.flops else "unknown"
-
-
-def _words(member: Trait | Role) -> str:
-    return (member.name or "").lower().replace("_", " ")
 
 
 def measurement(name: str) -> str:

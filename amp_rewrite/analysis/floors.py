@@ -19,7 +19,7 @@ from amp_rewrite.operators.record import Move, Role, Trait
 from amp_rewrite.policy.evidence import Reason
 
 _CARRY_ZERO = moving(*Move) - {"Cast"} | having(Trait.ADDS | Trait.KEEPS_ZERO)
-_DIVIDES = Role.DIVISOR | Role.LOGARITHM | Role.BASE
+_DIVIDES = (Role.DIVISOR, Role.LOGARITHM, Role.BASE)
 
 
 def is_floor_of_norm(constant: Constant, context: Context) -> bool:
@@ -52,8 +52,8 @@ def find(constant: Constant, context: Context) -> Findings:
         return 0.0 if is_tiny and effective_op(context.node(use.unit)) in _CARRY_ZERO else None
 
     def divides(use: UnitUse) -> bool:
-        role = catalogue.find("", effective_op(context.node(use.unit))).role(use.port)
-        return bool(role & _DIVIDES)
+        record = catalogue.find("", effective_op(context.node(use.unit)))
+        return record.roles.get(use.port) in _DIVIDES
 
     paths = propagate(context.graph, constant.uses, after)
     ends = [use for use in paths.uses if divides(use)]

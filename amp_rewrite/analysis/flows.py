@@ -40,6 +40,7 @@ _SUMS = catalogue.having(Trait.AVERAGES | Trait.SQUARES)
 _OF_INPUTS = (_CARRY | _PRODUCTS | _SUMS) - catalogue.CONTROL_FLOW
 _BOUNDED = catalogue.BOUNDED | {"Sign"}
 _KEEP_FLOOR = catalogue.REARRANGES | catalogue.SELECTS | {"Min"}
+_PIXELS = (Role.COORDINATES, Role.SCALE)
 _POINT = 4
 """Contracted size of a product of a point in homogeneous coordinates; angles of a point have fewer terms."""
 _FLOOR = 2.0**-10
@@ -96,10 +97,8 @@ class _Flows:
         """Return the units whose result becomes an integer or a pixel coordinate through arithmetic alone."""
         casts = ((unit.index, unit.node.outputs[0]) for unit in self._of("Cast"))
         ends = [unit for unit, value in casts if self._graph.dtype(value).is_integer()]
-        for unit in self._of(*sorted(catalogue.names(lambda each: each.ports(Role.COORDINATES), None))):
-            read = (
-                unit.node.inputs[port : port + 1] for port in record_of(unit.node).ports(Role.COORDINATES)
-            )
+        for unit in self._of(*sorted(catalogue.names(lambda each: each.ports(*_PIXELS), None))):
+            read = (unit.node.inputs[port : port + 1] for port in record_of(unit.node).ports(*_PIXELS))
             makers = {self._graph.producer.get(value, -1) for values in read for value in values if value}
             ends += [maker for maker in makers - {-1} if self._operators[maker] in _CARRY]
         return self._back(ends, _CARRY)

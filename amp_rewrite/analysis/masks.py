@@ -107,7 +107,7 @@ def _keeps_mask(use: UnitUse, context: Context, whole: _Whole) -> bool:
     if record.traits & Trait.MEASURES:
         return True
     if record.ports(Role.SCORES):
-        is_scores = record.role(use.port) is Role.SCORES
+        is_scores = record.roles.get(use.port) is Role.SCORES
         return is_scores and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
     if name == "Mul":
         return _is_scale(inputs[1 - use.port]) or inputs[1 - use.port] in whole

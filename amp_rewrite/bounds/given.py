@@ -104,7 +104,7 @@ def _is_read_as_image(value: ir.Value) -> bool:
         for node, port in queue.pop().uses():
             others = (operand for at, operand in enumerate(node.inputs) if at != port)
             record = record_of(node)
-            if record.role(port) is Role.IMAGE:
+            if record.roles.get(port) is Role.IMAGE:
                 return True
             shifts = record.traits & (Trait.ADDS | Trait.SCALES) and all(
                 stored_as(operand) is not None for operand in others

@@ -232,7 +232,7 @@ def _work(node: NodeProto, sizes: Mapping[str, int]) -> int:
     if record.traits is Trait.MULTIPLIES and len(inputs) > 1:
         products = isqrt(inputs[0] * inputs[1] * output)  # of MK, KN and MN elements
         return max(products, *inputs)
-    may_read_all = not isinstance(record.flops, int) or record.ports(Role.COORDINATES)
+    may_read_all = not isinstance(record.flops, int) or record.ports(Role.COORDINATES, Role.SCALE)
     is_local = record.traits & Trait.INTERPOLATES
     return output * max(inputs, default=0) if may_read_all and not is_local else output
 

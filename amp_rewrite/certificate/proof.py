@@ -227,7 +227,7 @@ class Masks:
                 continue  # a Cast that is looked through
             record, goes_elsewhere = find(*node.operator), not others.isdisjoint(node.numbers)
             for port, value in enumerate(node.inputs):
-                if record.role(port) is Role.SCORES and node.count <= ATTENTION_RESULTS:
+                if record.roles.get(port) is Role.SCORES and node.count <= ATTENTION_RESULTS:
                     masks.add(value)
                 elif not record.traits & Trait.MEASURES:
                     if goes_elsewhere or node.operator[0] or not self._carries(node, port):

@@ -129,7 +129,7 @@ def _only_counts(value: ir.Value, types: Types) -> bool:
             is_integer = (
                 kind is not None and kind.dtype.is_integer() and not node.op_type.endswith("QuantizeLinear")
             )
-            ends = not node.domain and (is_integer or bool(record.role(port) & Role.SCALE))
+            ends = not node.domain and (is_integer or record.roles.get(port) is Role.SCALE)
             counts = counts or ends
             if ends or record.traits & Trait.COMPARES:
                 continue

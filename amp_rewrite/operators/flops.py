@@ -8,37 +8,42 @@ on LSTM, and does not know Attention; onnx-opcounter 0.0.4 has to run the whole 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 Shape = tuple[int, ...]
 
 
-class Ports(Protocol):
-    """A node, as the formula of its operator reads it."""
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The shapes of a node's inputs and outputs, None where unknown, and its attributes; an input that is
+    left out has no shape in `inputs`.
+    """
 
-    @property
-    def count(self) -> int:
-        """The number of inputs."""
-        ...
+    inputs: Mapping[int, Shape | None]
+    outputs: Sequence[Shape | None]
+    attributes: Mapping[str, Any]
 
     def input(self, port: int) -> Shape:
         """Return the shape of an input; LookupError where it is unknown."""
-        ...
+        return _known(self.inputs[port])
 
     def output(self, port: int = 0) -> Shape:
         """Return the shape of an output; LookupError where it is unknown."""
-        ...
+        return _known(self.outputs[port])
 
-    def has(self, port: int) -> bool:
-        """Return whether the node has this input."""
-        ...
+    def integer(self, name: str, default: int = 0) -> int:
+        """Return an attribute, or the default."""
+        return self.attributes.get(name, default)
 
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, a string as text; LookupError if it is absent and has no default."""
-        ...
+
+def _known(shape: Shape | None) -> Shape:
+    if shape is None:
+        raise LookupError
+    return shape
 
 
 Formula = Callable[[Ports], int]
@@ -56,9 +61,9 @@ def attention(ports: Ports) -> int:
     The last axis of a 3D input holds all heads; past keys precede the new ones.
     """
     q, k, v = (ports.input(i) for i in range(3))
-    heads = q[1] if len(q) == 4 else ports.attribute("q_num_heads", 0)
-    kv_heads = k[1] if len(k) == 4 else ports.attribute("kv_num_heads", 0)
-    queries, length = q[-2], k[-2] + (ports.input(4)[2] if ports.has(4) else 0)
+    heads = q[1] if len(q) == 4 else ports.integer("q_num_heads")
+    kv_heads = k[1] if len(k) == 4 else ports.integer("kv_num_heads")
+    queries, length = q[-2], k[-2] + (ports.input(4)[2] if 4 in ports.inputs else 0)
     size = q[-1] if len(q) == 4 else q[-1] // heads
     value = v[-1] if len(v) == 4 else v[-1] // kv_heads
     return 2 * q[0] * heads * queries * length * (size + value)
@@ -69,8 +74,8 @@ def projected_attention(past: int) -> Formula:
 
     def flops(ports: Ports) -> int:
         (batch, length, _), weights = ports.input(0), ports.input(1)
-        q, _, v = ports.attribute("qkv_hidden_sizes", (weights[1] // 3,) * 3)
-        keys = length + (ports.input(past)[3] if ports.has(past) else 0)
+        q, _, v = ports.attributes.get("qkv_hidden_sizes", (weights[1] // 3,) * 3)
+        keys = length + (ports.input(past)[3] if past in ports.inputs else 0)
         return 2 * batch * length * math.prod(weights) + 2 * batch * length * keys * (q + v)
 
     return flops
@@ -87,9 +92,9 @@ def multi_head(past: int) -> Formula:
         k = ports.input(1)
         keys = k[2] if len(k) == 4 else k[1]
         width = q[-1]
-        v = ports.input(2) if ports.has(2) else None
+        v = ports.input(2) if 2 in ports.inputs else None
         value = width if v is None else v[1] * v[3] if len(v) == 4 else v[-1]
-        keys += ports.input(past)[2] if ports.has(past) and len(k) != 4 else 0
+        keys += ports.input(past)[2] if past in ports.inputs and len(k) != 4 else 0
         return 2 * batch * queries * keys * (width + value)
 
     return flops
@@ -98,9 +103,9 @@ def multi_head(past: int) -> Formula:
 def grouped(ports: Ports) -> int:
     """com.microsoft GroupQueryAttention: every query head attends to all keys, past ones included."""
     batch, queries, width = ports.input(0)
-    heads, kv_heads = ports.attribute("num_heads", 0), ports.attribute("kv_num_heads", 0)
-    size = width // heads if ports.has(1) else width // (heads + 2 * kv_heads)
-    keys = queries + (ports.input(3)[2] if ports.has(3) else 0)
+    heads, kv_heads = ports.integer("num_heads"), ports.integer("kv_num_heads")
+    size = width // heads if 1 in ports.inputs else width // (heads + 2 * kv_heads)
+    keys = queries + (ports.input(3)[2] if 3 in ports.inputs else 0)
     return 2 * batch * heads * queries * keys * 2 * size
 
 
@@ -109,18 +114,18 @@ def grouped(ports: Ports) -> int:
 
 def pooled(ports: Ports) -> int:
     """Return one for each element of each pooling window."""
-    kernel = ports.attribute("kernel_shape")
+    kernel = ports.attributes["kernel_shape"]
     return math.prod(ports.output()) * math.prod(kernel)
 
 
 def local_norm(ports: Ports) -> int:
     """LRN: a sum of squares over `size` channels for each element."""
-    return 2 * math.prod(ports.input(0)) * ports.attribute("size", 0)
+    return 2 * math.prod(ports.input(0)) * ports.integer("size")
 
 
 def resize(ports: Ports) -> int:
     """Return INTERPOLATED for each element; the mode `nearest` does no arithmetic."""
-    if ports.attribute("mode", "nearest") == "nearest":
+    if ports.attributes.get("mode", "nearest") == "nearest":
         return 0
     return INTERPOLATED * math.prod(ports.output())
 
@@ -128,7 +133,7 @@ def resize(ports: Ports) -> int:
 def fourier(ports: Ports) -> int:
     """Return 5 n log2 n of a fast Fourier transform, for each signal (Cooley and Tukey; FFTW's count)."""
     shape = ports.output()
-    axis = ports.attribute("axis", -2)
+    axis = ports.integer("axis", -2)
     length = ports.input(0)[axis]
     signals = math.prod(shape) // max(shape[axis], 1) // shape[-1]
     return _transform(length) * signals
@@ -137,7 +142,7 @@ def fourier(ports: Ports) -> int:
 def short_fourier(ports: Ports) -> int:
     """Return one transform for each frame: the output of STFT is batch x frames x bins x 2."""
     batch, frames, bins, _ = ports.output()
-    two_sided = not ports.attribute("onesided", 1)
+    two_sided = not ports.integer("onesided", 1)
     return batch * frames * _transform(bins if two_sided else 2 * (bins - 1))
 
 
@@ -170,9 +175,9 @@ def product(first: int = 0, second: int = 1) -> Formula:
     def flops(ports: Ports) -> int:
         a, b = ports.input(first), ports.input(second)
         inner = a[-1]
-        if len(a) > 1 and ports.attribute("transA", 0):
-            inner = a[0] if ports.attribute("transBatchA", 0) else a[-2]
-        return 2 * math.prod(matrix(a, b, lambda name: ports.attribute(name, 0))) * inner
+        if len(a) > 1 and ports.integer("transA"):
+            inner = a[0] if ports.integer("transBatchA") else a[-2]
+        return 2 * math.prod(matrix(a, b, ports.integer)) * inner
 
     return flops
 
@@ -198,14 +203,14 @@ def gemm(second: int = 1) -> Formula:
 
     def flops(ports: Ports) -> int:
         a, b = ports.input(0), ports.input(second)
-        return 2 * math.prod(a) * b[0 if ports.attribute("transB", 0) else 1]
+        return 2 * math.prod(a) * b[0 if ports.integer("transB") else 1]
 
     return flops
 
 
 def packed(ports: Ports) -> int:
     """Return the FLOPs of a product by block-quantised weights, whose width is the attribute N."""
-    return 2 * math.prod(ports.input(0)) * ports.attribute("N", 0)
+    return 2 * math.prod(ports.input(0)) * ports.integer("N")
 
 
 def einsum(ports: Ports) -> int:
@@ -213,10 +218,10 @@ def einsum(ports: Ports) -> int:
 
     Raises ValueError when equation and shapes do not match.
     """
-    equation = ports.attribute("equation")
+    equation = ports.attributes["equation"]
     terms = equation.replace(" ", "").split("->")[0].split(",")
     sizes: dict[str | int, int] = {}
-    for i, term in zip(range(ports.count), terms, strict=True):
+    for i, term in zip(sorted(ports.inputs), terms, strict=True):
         shape = ports.input(i)
         for label, size in zip(_labels(term, len(shape)), shape, strict=True):
             sizes[label] = max(sizes.get(label, 1), size)  # a dimension of 1 is broadcast

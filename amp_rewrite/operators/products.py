@@ -12,81 +12,50 @@ _OF_TWO = scaling.linear({OUT: 1, 0: -1, 1: -1}, 2)
 _PRODUCT = Trait.MULTIPLIES
 _CONV = Trait.MULTIPLIES | Trait.RANKED
 _RECURRENT = Trait.MULTIPLIES | Trait.RECURRENT
-_LAYER = {4: Role.LENGTH, 5: Role.STATE}
 _CONVERTS = Trait.LIKE_FIRST | Trait.CONVERTS
-_ATTENTION = _PRODUCT | Trait.SOFTMAX
 _GRADIENT = scaling.same(0, *(~port for port in range(8)))
 """All outputs are linear in dY."""
 
 
-def _product(
-    names: str, count: Formula, domain: str = "", traits: Trait = _PRODUCT, **columns: Any
-) -> Family:
-    return family(names, domain, traits=traits, flops=count, **columns)
+def _product(names: str, count: Formula, traits: Trait = _PRODUCT, **columns: Any) -> Family:
+    return family(names, traits=traits, flops=count, **columns)
+
+
+def _fused(names: str, count: Formula, fuses: str = "", traits: Trait = _PRODUCT, **columns: Any) -> Family:
+    return family(names, MICROSOFT, traits=traits, flops=count, fuses=fuses, **columns)
+
+
+def _attention(names: str, count: Formula, mask: int, domain: str = MICROSOFT) -> Family:
+    fuses, roles = "Attention" if domain else "", {mask: Role.SCORES}
+    return family(names, domain, traits=_PRODUCT | Trait.SOFTMAX, flops=count, fuses=fuses, roles=roles)
 
 
 _matmul, _gemm, _conv = flops.product(), flops.gemm(), flops.convolution(1)
+_LAYER = {4: Role.LENGTH, 5: Role.STATE}
 _IMAGE: dict[str, Any] = {"roles": {0: Role.IMAGE}}
 
 OPERATORS = merge(
     _product("MatMul", _matmul, channel=1, scales=_OF_TWO),
     _product("Gemm", _gemm, bias=2, channel=1, scales=_OF_TWO),
-    _product("Conv", _conv, traits=_CONV, bias=2, channel=0, scales=_OF_TWO, **_IMAGE),
-    _product("ConvTranspose", flops.transposed, traits=_CONV, bias=2, channel=1, scales=_OF_TWO, **_IMAGE),
-    _product("DeformConv", _conv, traits=_CONV, **_IMAGE),
+    _product("Conv", _conv, _CONV, bias=2, channel=0, scales=_OF_TWO, **_IMAGE),
+    _product("ConvTranspose", flops.transposed, _CONV, bias=2, channel=1, scales=_OF_TWO, **_IMAGE),
+    _product("DeformConv", _conv, _CONV, **_IMAGE),
     _product("Einsum", flops.einsum, scales=scaling.einsum),
-    _product("GRU RNN", flops.recurrent, traits=_RECURRENT, roles=_LAYER),
-    _product("LSTM", flops.recurrent, traits=_RECURRENT, roles={**_LAYER, 6: Role.STATE}),
-    _product("Attention", flops.attention, traits=_ATTENTION, roles={3: Role.SCORES}),
-    _product("FusedMatMul TransposeMatMul", _matmul, MICROSOFT, channel=1, fuses="MatMul", scales=_OF_TWO),
-    _product("FusedMatMulActivation GemmFastGelu", _matmul, MICROSOFT, fuses="MatMul"),
-    _product("MatMulBnb4", flops.packed, MICROSOFT, fuses="MatMul"),
-    _product(
-        "MatMulNBits",
-        flops.packed,
-        MICROSOFT,
-        fuses="MatMul",
-        scales=scaling.linear({OUT: 1, 0: -1, 2: -1}, 5),
-    ),
-    _product("FusedGemm", _gemm, MICROSOFT, bias=2, channel=1, fuses="Gemm", like="Gemm"),
-    _product(
-        "FusedConv",
-        _conv,
-        MICROSOFT,
-        traits=_CONV,
-        bias=2,
-        channel=0,
-        fuses="Conv",
-        like="Conv",
-        **_IMAGE,
-    ),
-    _product("NhwcConv NhwcFusedConv", _conv, MICROSOFT, traits=_CONV, fuses="Conv"),
-    _product("ConvTransposeWithDynamicPads", flops.transposed, MICROSOFT, traits=_CONV),
-    _product(
-        "Attention",
-        flops.projected_attention(4),
-        MICROSOFT,
-        traits=_ATTENTION,
-        fuses="Attention",
-        roles={5: Role.SCORES},
-    ),
-    _product(
-        "MultiHeadAttention",
-        flops.multi_head(6),
-        MICROSOFT,
-        traits=_ATTENTION,
-        fuses="Attention",
-        roles={5: Role.SCORES},
-    ),
-    _product(
-        "GroupQueryAttention",
-        flops.grouped,
-        MICROSOFT,
-        traits=_ATTENTION,
-        fuses="Attention",
-        roles={10: Role.SCORES},
-    ),
-    _product("DecoderMaskedMultiHeadAttention", flops.multi_head(5), MICROSOFT),
+    _product("GRU RNN", flops.recurrent, _RECURRENT, roles=_LAYER),
+    _product("LSTM", flops.recurrent, _RECURRENT, roles={**_LAYER, 6: Role.STATE}),
+    _attention("Attention", flops.attention, 3, domain=""),
+    _attention("Attention", flops.projected_attention(4), 5),
+    _attention("MultiHeadAttention", flops.multi_head(6), 5),
+    _attention("GroupQueryAttention", flops.grouped, 10),
+    _fused("DecoderMaskedMultiHeadAttention", flops.multi_head(5)),
+    _fused("FusedMatMul TransposeMatMul", _matmul, "MatMul", channel=1, scales=_OF_TWO),
+    _fused("FusedMatMulActivation GemmFastGelu", _matmul, "MatMul"),
+    _fused("MatMulBnb4", flops.packed, "MatMul"),
+    _fused("MatMulNBits", flops.packed, "MatMul", scales=scaling.linear({OUT: 1, 0: -1, 2: -1}, 5)),
+    _fused("FusedGemm", _gemm, "Gemm", bias=2, channel=1, like="Gemm"),
+    _fused("FusedConv", _conv, "Conv", _CONV, bias=2, channel=0, like="Conv", **_IMAGE),
+    _fused("NhwcConv NhwcFusedConv", _conv, "Conv", _CONV),
+    _fused("ConvTransposeWithDynamicPads", flops.transposed, traits=_CONV),
     family("PackedAttention PackedMultiHeadAttention", MICROSOFT, fuses="Attention", flops=None),
     family("GemmFloat8", MICROSOFT, flops=_gemm),
     family("DFT", traits=Trait.TRANSFORMS, scales=scaling.same(0, OUT), flops=flops.fourier),
@@ -104,23 +73,18 @@ OPERATORS = merge(
         typed=Typed("output_dtype", "T3", like=1),
     ),
     family("DynamicQuantizeLinear", traits=_CONVERTS, scales=scaling.positive(scaling.same(0, ~1))),
-    family("ConvInteger", traits=Trait.CONVERTS, flops=_conv, **_IMAGE),
-    family("MatMulInteger", traits=Trait.CONVERTS, flops=_matmul),
-    family("QLinearConv", flops=flops.convolution(3), **_IMAGE),
-    family("QLinearMatMul", flops=flops.product(0, 3)),
+    _product("ConvInteger", _conv, Trait.CONVERTS, **_IMAGE),
+    _product("MatMulInteger", _matmul, Trait.CONVERTS),
+    _product("QLinearConv", flops.convolution(3), Trait.NONE, **_IMAGE),
+    _product("QLinearMatMul", flops.product(0, 3), Trait.NONE),
     family("DequantizeLinear QuantizeLinear", MICROSOFT, traits=_CONVERTS),
     family("QLinearLeakyRelu QLinearSigmoid", MICROSOFT, traits=Trait.LIKE_FIRST),
-    family("DynamicQuantizeLSTM", MICROSOFT, traits=Trait.CONVERTS, like="LSTM", flops=flops.recurrent),
-    family(
-        "DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat",
-        MICROSOFT,
-        traits=Trait.CONVERTS,
-        flops=_matmul,
-    ),
-    family("QAttention", MICROSOFT, traits=Trait.CONVERTS, flops=flops.projected_attention(8)),
-    family("QGemm", MICROSOFT, traits=Trait.CONVERTS, flops=flops.gemm(3)),
+    _fused("DynamicQuantizeLSTM", flops.recurrent, traits=Trait.CONVERTS, like="LSTM"),
+    _fused("DynamicQuantizeMatMul MatMulInteger16 MatMulIntegerToFloat", _matmul, traits=Trait.CONVERTS),
+    _fused("QAttention", flops.projected_attention(8), traits=Trait.CONVERTS),
+    _fused("QGemm", flops.gemm(3), traits=Trait.CONVERTS),
     family("MulInteger", MICROSOFT, traits=Trait.CONVERTS),
-    family("QLinearConv", MICROSOFT, like="QLinearConv", flops=flops.convolution(3), **_IMAGE),
+    _fused("QLinearConv", flops.convolution(3), traits=Trait.NONE, like="QLinearConv", **_IMAGE),
     # gradients of onnxruntime-training that are linear in dY
     family(
         "ReluGrad ConvGrad LayerNormalizationGrad SimplifiedLayerNormalizationGrad "

@@ -103,52 +103,30 @@ class Trait(enum.Flag):
     """onnxruntime 1.32's CPU provider has a float32 kernel, and none in float16 (`get_all_opkernel_def`)."""
 
 
-class Role(enum.Flag):
+class Role(enum.Enum):
     """What an input is to an operator."""
 
-    NONE = 0
-    INDEX = enum.auto()
-    """Positions in a table (`Operator.tables`)."""
-    LENGTH = enum.auto()
-    """Lengths of sequences in the first input."""
-    COUNT = enum.auto()
-    """The number of iterations."""
-    SHAPE = enum.auto()
-    """The shape of the output."""
-    SIZES = enum.auto()
-    """The sizes of the axes of the output."""
-    SCALE = enum.auto()
-    """The ratio of each axis of the output to that of the first input."""
-    PARTS = enum.auto()
-    """The sizes of the parts along an axis."""
-    ORIGIN = enum.auto()
-    """Where to begin: 0 is the first place, or the first axis."""
-    END = enum.auto()
-    """Where to end, for each axis."""
-    AXES = enum.auto()
-    """The axes that are changed."""
-    COORDINATES = enum.auto()
-    """Coordinates in pixels, which half cannot tell apart beyond 2048."""
-    IMAGE = enum.auto()
-    """An image, if it has four axes."""
-    MASK = enum.auto()
-    """Booleans that select."""
-    SCORES = enum.auto()
-    """The input of a softmax, or what is added to its scores: a mask ends here."""
-    STATE = enum.auto()
-    """The state that a recurrent layer begins with."""
-    DIVISOR = enum.auto()
-    """What is divided by: its relative error counts, however small it is."""
-    LOGARITHM = enum.auto()
-    """What the logarithm is taken of: its relative error counts as well."""
-    BASE = enum.auto()
-    """What is raised to a power: the digits count of a negative one, and of one that is no integer."""
-    RADICAND = enum.auto()
-    """What the square root is taken of."""
-    SHARE = enum.auto()
-    """A number between 0 and 1."""
-    ABOVE_ONE = enum.auto()
-    """A number of at least 1."""
+    INDEX = "positions in a table"
+    LENGTH = "lengths of sequences"
+    COUNT = "the number of iterations"
+    SHAPE = "the shape of the output"
+    SIZES = "the sizes of the output"
+    SCALE = "the factors of its sizes"
+    PARTS = "the sizes of the parts"
+    ORIGIN = "where to begin"
+    END = "where to end"
+    AXES = "the axes"
+    COORDINATES = "coordinates in pixels, which half cannot tell apart beyond 2048"
+    IMAGE = "an image, if it has four axes"
+    MASK = "booleans that select"
+    SCORES = "the input of a softmax, or what is added to its scores: a mask ends here"
+    STATE = "the initial state"
+    DIVISOR = "the divisor: its relative error counts, however small it is"
+    LOGARITHM = "a logarithm is taken of it: its relative error counts"
+    BASE = "the base of a power: its digits count for an exponent that is negative or no integer"
+    RADICAND = "the square root is taken of it"
+    SHARE = "between 0 and 1"
+    ABOVE_ONE = "at least 1"
 
 
 class Along(enum.Enum):
@@ -230,13 +208,9 @@ class Operator:
     holds: Holds | None = None
     flops: int | Formula | None = 1
 
-    def role(self, port: int) -> Role:
-        """Return what an input is to the operator."""
-        return self.roles.get(port, Role.NONE)
-
-    def ports(self, role: Role) -> list[int]:
+    def ports(self, *roles: Role) -> list[int]:
         """Return the inputs that have one of these roles."""
-        return [port for port, each in self.roles.items() if each & role]
+        return [port for port, role in self.roles.items() if role in roles]
 
 
 Family = Mapping[tuple[str, str], Operator]

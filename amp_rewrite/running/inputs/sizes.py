@@ -50,9 +50,9 @@ class NodeInput:
         return record_of(self.node)
 
     @property
-    def role(self) -> Role:
+    def role(self) -> Role | None:
         """What the input is to the operator."""
-        return self.record.role(self.index)
+        return self.record.roles.get(self.index)
 
     def attribute(self, name: str, default: int = 0) -> int:
         """Return the integer attribute `name`, or `default` if it is not set."""
@@ -385,7 +385,7 @@ class Sizing:
     def _batch(self, dim: _OpenDim) -> int | None:
         """Return the batch size of another input for an unnamed second axis of a recurrent state."""
         uses = self._consumers.of(dim.input.value) if len(dim.dims) == 3 and dim.axis == 1 else ()
-        if dim.axis and not any(use.role & Role.STATE for use in uses):
+        if dim.axis and not any(use.role is Role.STATE for use in uses):
             return None
         batches = (d.key for d in self._open if d.is_batch and d.key in self._sizes)
         key = next(batches, "")

@@ -98,9 +98,9 @@ class InputSpec:
         """Return uniformly distributed random numbers."""
         return self.random.uniform(low, high, self.shape)
 
-    def reaches(self, role: Role) -> bool:
+    def reaches(self, *roles: Role) -> bool:
         """Return whether it reaches a node input with one of these roles, directly or moved and cast."""
-        return any(use.role & role for use in self.uses)
+        return any(use.role in roles for use in self.uses)
 
     def shape_of(self, value: ir.Value | None) -> Shape:
         """Return the shape of another value, also through Cast and DequantizeLinear; empty if unknown."""
@@ -194,7 +194,7 @@ def _entries(spec: InputSpec, use: NodeInput) -> int | None:
     """
     if use.key == ("OneHot", 0):
         return _stored_number(use.input_at(1))
-    if not use.role & Role.INDEX:
+    if use.role is not Role.INDEX:
         return None
     shape = spec.shape_of(use.input_at(use.record.tables.get(use.index, 0)))
     if use.operator in ("GatherND", "ScatterND"):
@@ -206,7 +206,7 @@ def _entries(spec: InputSpec, use: NodeInput) -> int | None:
 def _length(spec: InputSpec) -> Array | None:
     """Return the full length of the data in the time axis of a recurrent layer or ReverseSequence."""
     for use in spec.uses:
-        if use.role & Role.LENGTH and (data := spec.shape_of(use.input_at(0))):
+        if use.role is Role.LENGTH and (data := spec.shape_of(use.input_at(0))):
             return spec.full(data[use.attribute("time_axis")])
     others = [shape for shape in spec.others if len(shape) > 1]
     is_length = spec.words & {"len", "lens", "length", "lengths"}
@@ -265,7 +265,7 @@ def _parts(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
 
 
 _Operand = Callable[[InputSpec, NodeInput, Shape], Sequence[int]]
-_OPERANDS: dict[Role, _Operand] = {
+_OPERANDS: dict[Role | None, _Operand] = {
     Role.SIZES: lambda _spec, _use, data: [*data[:2], *(2 * size for size in data[2:])],
     Role.SHAPE: lambda spec, _use, _data: [-1, *[1] * (spec.length - 1)],
     Role.PARTS: _parts,
@@ -305,9 +305,9 @@ _INTEGERS: tuple[Rule, ...] = (
 
 _POSITIVE = (0.1, 1.0)
 _DOMAINS = (
-    (Role.ABOVE_ONE, (1.1, 2.0)),
-    (Role.SHARE, (0.1, 0.9)),
-    (Role.RADICAND | Role.LOGARITHM | Role.DIVISOR, _POSITIVE),
+    ((Role.ABOVE_ONE,), (1.1, 2.0)),
+    ((Role.SHARE,), (0.1, 0.9)),
+    ((Role.RADICAND, Role.LOGARITHM, Role.DIVISOR), _POSITIVE),
 )
 """Bounds within restricted domains."""
 
@@ -315,7 +315,7 @@ _DOMAINS = (
 def _mask(spec: InputSpec) -> Array | None:
     """Return 0 for the past and for an additive softmax mask, and what keeps everything for other masks."""
     attended = (use for use in spec.uses if use.record.traits & Trait.MULTIPLIES)
-    if _is_past(spec.input.name, spec.shape) or any(use.role & Role.SCORES for use in attended):
+    if _is_past(spec.input.name, spec.shape) or any(use.role is Role.SCORES for use in attended):
         return spec.full(0)
     if "mask" not in spec.words:
         return None
@@ -336,7 +336,7 @@ def _scales(spec: InputSpec) -> Array | None:
 def _in_domain(spec: InputSpec) -> Array | None:
     """Return numbers in the domain of the functions that they or their sums reach, narrowest domain first."""
     for roles, (low, high) in _DOMAINS:
-        if spec.reaches(roles):
+        if spec.reaches(*roles):
             return spec.uniform(low, high)
     positive = any(_needs_positive(spec.consumers, use, _MOST_SUMS) for use in spec.uses)
     return spec.uniform(*_POSITIVE) if positive else None
@@ -350,16 +350,16 @@ _FEW = 1 << 16
 
 def _needs_positive(consumers: Consumers, use: NodeInput, depth: int) -> bool:
     """Return whether the operand of this use, or a sum of it, is a radicand or a divisor."""
-    if use.role & (Role.RADICAND | Role.LOGARITHM):
+    if use.role in (Role.RADICAND, Role.LOGARITHM):
         return True
-    if use.role & Role.BASE:
+    if use.role is Role.BASE:
         exponent = stored_as(use.input_at(1))
         return exponent is None or bool(np.any(exponent.numpy() % 1) or np.any(exponent.numpy() < 0))
     if not depth or not _is_added_up(use):
         return False
     sums = consumers.of(use.node.outputs[0])
     is_reduced = use.operator != "Add"
-    divides = is_reduced and any(after.role & Role.DIVISOR for after in sums)
+    divides = is_reduced and any(after.role is Role.DIVISOR for after in sums)
     return divides or any(_needs_positive(consumers, after, depth - 1) for after in sums)
 
 
@@ -459,7 +459,7 @@ def _beside_image(use: NodeInput) -> ir.TensorProtocol | None:
     """Return the constant that a node subtracts from an image, scales it by or bounds it with."""
     at: int | None = None
     if use.record.traits & (Trait.ADDS | Trait.SCALES) or use.operator == "Min":
-        at = None if use.role & Role.DIVISOR else 1 - use.index
+        at = None if use.role is Role.DIVISOR else 1 - use.index
     elif use.index == 0:
         at = {"BatchNormalization": 3, "Clip": 2}.get(use.operator)
     return None if at is None else stored_as(use.input_at(at))
