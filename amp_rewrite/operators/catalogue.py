@@ -71,7 +71,7 @@ EXACT = MOVERS | having(Trait.EXACT)
 """Operators whose outputs are numbers of a half type where their inputs are."""
 KEEPING_ZERO = REARRANGES | having(Trait.KEEPS_ZERO)
 """Operators of ONNX whose output is zero if their first input is."""
-OF_SIZES = moving(*Move) - CONTROL_FLOW | ARITHMETIC
+OF_SIZES = moving(*Move) - CONTROL_FLOW | ARITHMETIC | {"Reciprocal", "ReduceProd"}
 """Operators by which a graph computes sizes and positions."""
 
 

@@ -34,7 +34,7 @@ OPERATORS = merge(
     family("Sign", traits=_NUMBER | Trait.EXACT, scales=_FREE),
     family("Sqrt", traits=_NUMBER | Trait.KEEPS_ZERO, roles={0: Role.RADICAND}, scales=_ROOT),
     family("Log", traits=_UNARY, roles={0: Role.LOGARITHM}),
-    family("Reciprocal", traits=_NUMBER, roles={0: Role.DIVISOR}, scales=_INVERSE),
+    family("Reciprocal", traits=_UNARY, roles={0: Role.DIVISOR}, scales=_INVERSE),
     family("IsInf IsNaN", traits=_TESTS | Trait.LIKE_FIRST, scales=_FREE, flops=0),
     family("Not", traits=_UNARY | Trait.LOGICAL),
     family("BitwiseNot", traits=_UNARY),

@@ -41,7 +41,7 @@ class Trait(enum.Flag):
     ADDS = enum.auto()
     """It adds or subtracts its inputs."""
     ARITHMETIC = enum.auto()
-    """It computes with numbers as a graph does with sizes and positions."""
+    """It computes with numbers element by element, as a graph does with sizes and positions."""
     AVERAGES = enum.auto()
     """It sums elements of the first input with equal weights."""
     SQUARES = enum.auto()

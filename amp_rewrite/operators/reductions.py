@@ -37,7 +37,7 @@ OPERATORS = merge(
     _reducing("ReduceL2", Trait.SUMS | Trait.SQUARES, scales=_PASSES),
     _reducing("ReduceSumSquare", Trait.SUMS | Trait.SQUARES, scales=scaling.linear({OUT: 1, 0: -2})),
     _reducing("ReduceLogSum ReduceLogSumExp", Trait.SUMS),
-    _reducing("ReduceProd", Trait.ARITHMETIC),
+    _reducing("ReduceProd"),
     _reducing("ArgMax ArgMin", chooses=0, scales=_FREE),
     _reducing("CumSum", Trait.SUMS | _LIKE, scales=_LINEAR, roles={1: Role.ORIGIN}),
     _reducing("CumProd", _LIKE, roles={1: Role.ORIGIN}),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,133 +12,13 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.model.traversal import every_node
-from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.operators.catalogue import RECURRENT
-from amp_rewrite.operators.record import FIRST, Holds, Operator, Role
+from amp_rewrite.operators.record import Role
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
+from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape, batch_axis, stored_batch
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
-Shape = tuple[int, ...]
-
-# The node inputs that a value reaches, directly or through operators that only move or cast it.
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInput:
-    """An input of a node, by position."""
-
-    node: ir.Node
-    index: int
-
-    @property
-    def operator(self) -> str:
-        """The operator in the form of operator lists: `Add`, or `com.microsoft:BiasGelu`."""
-        return schema.written(self.node.domain, self.node.op_type)
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Operator and index."""
-        return self.operator, self.index
-
-    @property
-    def record(self) -> Operator:
-        """What is known of the operator."""
-        return record_of(self.node)
-
-    @property
-    def role(self) -> Role | None:
-        """What the input is to the operator."""
-        return self.record.roles.get(self.index)
-
-    def attribute(self, name: str, default: int = 0) -> int:
-        """Return the integer attribute `name`, or `default` if it is not set."""
-        return self.node.attributes.get_int(name, default)
-
-    def input_at(self, index: int) -> ir.Value | None:
-        """Return the node's input at `index`; None if absent."""
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
-
-    def stored_shape(self, index: int) -> Shape:
-        """Return the shape of the constant input at `index`; empty if it is no constant."""
-        tensor = stored_as(self.input_at(index))
-        return () if tensor is None else tuple(tensor.shape.numpy())
-
-    def axis_of(self, value: ir.Value, axis: int) -> int | None:
-        """Return the axis of this input for an axis of a value read directly, cast or transposed; None for
-        any other path.
-        """
-        source = self.input_at(self.index)
-        producer = None if source is None else source.producer()
-        if source is value:
-            return axis
-        if producer is None or producer.inputs[:1] != (value,):
-            return None
-        order = list(producer.attributes.get_ints("perm", ()))
-        if producer.op_type == "Transpose" and axis in order:
-            return order.index(axis)
-        return axis if producer.op_type == "Cast" else None
-
-
-class Consumers:
-    """The dataflow from values to node inputs in a graph and its subgraphs.
-
-    `batch` is the batch size of constant initial states of recurrent layers; None without such.
-    """
-
-    def __init__(self, graph: ir.Graph) -> None:
-        self._leaving: dict[ir.Value, list[ir.Value]] = {}
-        self.batch: int | None = None
-        for node in every_node(graph):
-            for binding in control_flow.bindings(node) or ():
-                for body, index in binding.leaves:
-                    outer = (node.outputs[i] for i in binding.outputs)
-                    self._leaving.setdefault(body.outputs[index], []).extend(outer)
-            self.batch = self.batch or _stored_batch(node)
-
-    def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
-        """Return the node inputs that the value reaches, directly or moved and cast; nearest first."""
-        uses: dict[NodeInput, None] = {}
-        queue, visited = [value], {value}
-        while queue:
-            current = queue.pop(0)
-            direct = [NodeInput(node, index) for node, index in current.uses()]
-            uses.update(dict.fromkeys(direct))
-            following = (*self._leaving.get(current, ()), *(v for use in direct for v in _carried_to(use)))
-            queue += [v for v in dict.fromkeys(following) if v not in visited]
-            visited.update(following)
-        return tuple(uses)
-
-
-def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
-    """Yield the outputs that carry the elements of this node input."""
-    bindings = control_flow.bindings(use.node)
-    if bindings is not None:
-        entered = (binding.enters for binding in bindings if use.index in binding.inputs)
-        return [body.inputs[i] for enters in entered for body, i in enters]
-    record = use.record
-    converts = use.operator in ("CastLike", "DequantizeLinear") or record.holds in (
-        Holds.OPTIONAL,
-        Holds.CONTENT,
-    )
-    return use.node.outputs if use.index in (FIRST if converts else record.carries) else ()
-
-
 # Sizes that operators require of their inputs by the shapes of their weights, states and positions.
-
-
-def _batch_axis(layer: ir.Node) -> int:
-    """Return the batch axis of data and states: 1 in [sequence, batch, features] and [directions, batch,
-    hidden], or 0, according to `layout`.
-    """
-    return 0 if layer.attributes.get_int("layout", 0) else 1
-
-
-def _stored_batch(layer: ir.Node) -> int | None:
-    """Return the batch size of a layer's constant initial state; None if it has none."""
-    shapes = (NodeInput(layer, index).stored_shape(index) for index in record_of(layer).ports(Role.STATE))
-    return next((int(shape[_batch_axis(layer)]) for shape in shapes if len(shape) == 3), None)
 
 
 def _columns(axis: int, use: NodeInput, weight: Shape, _consumers: Consumers) -> int | None:
@@ -150,7 +28,7 @@ def _columns(axis: int, use: NodeInput, weight: Shape, _consumers: Consumers) ->
 
 
 def _layer_batch(axis: int, use: NodeInput, _weight: Shape, _consumers: Consumers) -> int | None:
-    return _stored_batch(use.node) if axis == _batch_axis(use.node) else None
+    return stored_batch(use.node) if axis == batch_axis(use.node) else None
 
 
 _SPATIAL = 2
@@ -227,15 +105,6 @@ def name_words(text: str) -> frozenset[str]:
     return frozenset(part.lower() for part in parts if len(part) > 1 or part == text)
 
 
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
 def _is_formula(symbol: str) -> bool:
     """True if a symbol is a formula of others, such as `past + seq` or `2*s0`; `batch-size` is a name."""
     return bool(re.search(r"[+*]|//|\s[-/]\s", symbol))
@@ -243,16 +112,11 @@ def _is_formula(symbol: str) -> bool:
 
 def _evaluate(formula: str, sizes: Mapping[str, int]) -> int:
     """Evaluate a formula to at least 0; SEQUENCE if it is malformed or has a symbol without a size."""
-
-    def value(term: ast.expr) -> int:
-        if isinstance(term, ast.BinOp):
-            return _OPERATIONS[type(term.op)](value(term.left), value(term.right))
-        return int(str(term.value)) if isinstance(term, ast.Constant) else sizes[ast.unparse(term)]
-
     try:
-        return max(0, value(ast.parse(formula.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+        size = ir.SymbolicDim(formula.replace(" / ", " // ")).evaluate(sizes)
+    except ValueError:
         return SEQUENCE
+    return max(0, size) if isinstance(size, int) else SEQUENCE
 
 
 @dataclass(frozen=True, slots=True)

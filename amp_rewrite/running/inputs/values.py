@@ -18,10 +18,9 @@ from amp_rewrite.bounds import given
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.operators.record import Role, Trait
+from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape, kept
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
-from amp_rewrite.running.inputs.masks import kept
-from amp_rewrite.running.inputs.sizes import AUDIO, CHANNELS, Consumers, NodeInput, Shape, name_words
-from amp_rewrite.running.inputs.voice import voice
+from amp_rewrite.running.inputs.sizes import AUDIO, CHANNELS, name_words
 
 Array = NDArray[Any]
 
@@ -397,7 +396,7 @@ def _audio(spec: InputSpec) -> Array | None:
     is_read = any(len(shape) == _AUDIO_RANK and shape[1] == 1 for shape in filters)
     is_long = len(sizes) == _AUDIO_RANK and sizes[-1] >= _LONG
     is_wave = is_read or is_long or spec.words & _WAVES or any(use.key == ("STFT", 0) for use in spec.uses)
-    return voice(spec.shape, spec.random) if is_wave else None
+    return _voice(spec.shape, spec.random) if is_wave else None
 
 
 _AUDIO_RANK, _MOST_WAVES, _SHORTEST, _LONG = 3, 8, 256, 4096
@@ -405,6 +404,29 @@ _AUDIO_RANK, _MOST_WAVES, _SHORTEST, _LONG = 3, 8, 256, 4096
 as long in one channel.
 """
 _WAVES = AUDIO | {"pcm", "speech", "wav"}
+
+# A voice, as noise hides what recordings show: silence, harmonics, onsets.
+
+_RATE = 16_000
+"""The usual sampling rate of speech models."""
+_PITCH, _MELODY, _SYLLABLES = 120.0, 2.0, 3.0
+"""In Hz: the fundamental of a low voice, how often it moves by a quarter, and syllables."""
+_HARMONICS = 20
+_LOUD, _NOISE = 0.2, 1e-3
+"""Amplitudes: of the fundamental, and of noise, which silence has too (-60 dB)."""
+
+
+def _voice(shape: Shape, random: np.random.Generator) -> Array:
+    """Return harmonics under an envelope, with noise and silence, along the longest axis."""
+    axis = int(np.argmax(shape))
+    seconds = np.arange(shape[axis]) / _RATE
+    pitch = _PITCH * (1 + np.sin(2 * np.pi * _MELODY * seconds + random.uniform(0, 2 * np.pi)) / 4)
+    phase = 2 * np.pi * np.cumsum(pitch) / _RATE
+    tone = sum(np.sin(number * phase) / number for number in range(1, _HARMONICS + 1))
+    envelope = np.maximum(np.cos(2 * np.pi * _SYLLABLES * seconds), 0)
+    along = np.reshape(_LOUD * envelope * tone, [size if at == axis else 1 for at, size in enumerate(shape)])
+    return along + _NOISE * random.standard_normal(shape)
+
 
 _FLOATS: tuple[Rule, ...] = (
     _mask,
