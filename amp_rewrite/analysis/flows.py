@@ -33,9 +33,10 @@ from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.record import Move, Role, Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_CARRY = catalogue.moving(*Move) | catalogue.ARITHMETIC
+_CARRY = catalogue.moving(*Move) | catalogue.having(Trait.ARITHMETIC)
 """Operators that propagate coordinates and integers."""
-_PRODUCTS = catalogue.having(Trait.MULTIPLIES | Trait.TRANSFORMS)
+_LAYERS = catalogue.having(Trait.MULTIPLIES)
+_PRODUCTS = _LAYERS | catalogue.having(Trait.TRANSFORMS)
 _SUMS = catalogue.having(Trait.AVERAGES | Trait.SQUARES)
 _OF_INPUTS = (_CARRY | _PRODUCTS | _SUMS) - catalogue.CONTROL_FLOW
 _BOUNDED = catalogue.BOUNDED | {"Sign"}
@@ -108,7 +109,7 @@ class _Flows:
         products only on the way to an angle, where they are no layers.
         """
         for unit in self._graph.units if self._counting else ():
-            is_layer = unit.index not in self._before_angles and unit.node.op_type in catalogue.PRODUCTS
+            is_layer = unit.index not in self._before_angles and unit.node.op_type in _LAYERS
             is_counted = self._read(unit, self._traits) & (_INTEGERS | _NOT_INTEGERS) == _INTEGERS
             if unit.index in self._counting or (is_counted and not is_layer):
                 yield unit.index
@@ -139,7 +140,7 @@ class _Flows:
     @functools.cached_property
     def _before_angles(self) -> Collection[int]:
         """The units whose result reaches a Sin or Cos through products and arithmetic."""
-        return self._back(self._turns, _CARRY | catalogue.PRODUCTS)
+        return self._back(self._turns, _CARRY | _LAYERS)
 
     @functools.cached_property
     def _counting(self) -> Collection[int]:
@@ -180,7 +181,7 @@ class _Flows:
         node, name = unit.node, self._operators[unit.index]
         if unit.index in self._counting:
             traits = (traits | _INTEGERS) & ~_NOT_INTEGERS
-        elif name in _BOUNDED or (name in catalogue.PRODUCTS and unit.index not in self._before_angles):
+        elif name in _BOUNDED or (name in _LAYERS and unit.index not in self._before_angles):
             traits |= _NOT_INTEGERS
         if name not in _OF_INPUTS:
             return traits | _NOT_INPUTS

@@ -59,19 +59,15 @@ JOINS = moving(Move.JOINS)
 CONTROL_FLOW = moving(Move.CONTROLS)
 MOVERS = moving(*Move) - {"Cast", "Clip"}
 """Operators whose outputs hold values of their inputs and no others, in their type."""
-ARITHMETIC = having(Trait.ARITHMETIC)
-PRODUCTS = having(Trait.MULTIPLIES)
-RECURRENT = having(Trait.RECURRENT)
 BOUNDED = names(lambda each: each.limits) - {"Exp"}
 """Operators with results in [-1, 1] for any operand."""
 SAME_ELEMENTS = REARRANGES - having(Trait.REPEATS | Trait.CONVERTS | Trait.DRAWS)
 """Operators whose output has each element of the input once."""
-CASTS = having(Trait.CASTS)
 EXACT = MOVERS | having(Trait.EXACT)
 """Operators whose outputs are numbers of a half type where their inputs are."""
 KEEPING_ZERO = REARRANGES | having(Trait.KEEPS_ZERO)
 """Operators of ONNX whose output is zero if their first input is."""
-OF_SIZES = moving(*Move) - CONTROL_FLOW | ARITHMETIC | {"Reciprocal", "ReduceProd"}
+OF_SIZES = moving(*Move) - CONTROL_FLOW | having(Trait.ARITHMETIC) | {"Reciprocal", "ReduceProd"}
 """Operators by which a graph computes sizes and positions."""
 
 

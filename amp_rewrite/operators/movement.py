@@ -76,7 +76,7 @@ OPERATORS = merge(
     family("Loop", move=Move.CONTROLS, carries=ALL, roles={0: Role.COUNT}, flops=0),
     # what moves nothing that is followed
     family("CastLike", scales=scaling.cast_like, traits=_LIKE | _CASTS, flops=0),
-    family("BitCast", traits=_LIKE | _CASTS, typed=Typed("to", "T2", None, settable=False), flops=0),
+    family("BitCast", traits=_LIKE | Trait.CONVERTS, typed=Typed("to", "T2", None, settable=False), flops=0),
     family("Scatter", scales=scaling.scatter, traits=_LIKE, flops=0),
     family("SequenceEmpty", traits=_FREE, holds=Holds.EMPTY, typed=Typed("dtype", "S"), flops=0),
     family("SequenceErase", traits=_FREE, holds=Holds.SAME, flops=0),

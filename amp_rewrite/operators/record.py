@@ -94,7 +94,7 @@ class Trait(enum.Flag):
     CONVERTS = enum.auto()
     """It computes nothing with floats: a conversion, quantised arithmetic, a shape."""
     CASTS = enum.auto()
-    """It gives elements, or their bits, another type, and does no more."""
+    """It gives elements another type, and does no more."""
     KEEPS_ZERO = enum.auto()
     """Its output is 0 where its first input is."""
     TURNS = enum.auto()

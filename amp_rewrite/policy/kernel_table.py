@@ -12,7 +12,8 @@ from typing import Any
 
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.schema import Signature
-from amp_rewrite.operators.catalogue import CASTS
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 
 Takes = Mapping[str, frozenset[str]]
 """One kernel: the float types that it takes for each type variable; variables not named have any type."""
@@ -124,7 +125,7 @@ def _expands(table: Table, operator: str, signature: Signature, half: str) -> bo
     return bool(parts) and all(_is_there(table, part, half) for part in parts)
 
 
-_TYPED = {("", name) for name in CASTS | {"Constant"}}
+_TYPED = {("", name) for name in having(Trait.CASTS) | {"Constant"}}
 """Operators in functions whose types follow from their neighbours'."""
 
 

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.operators.catalogue import RECURRENT
-from amp_rewrite.operators.record import Role
+from amp_rewrite.operators.record import Role, Trait
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
 from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape, batch_axis, stored_batch
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
 # Sizes that operators require of their inputs by the shapes of their weights, states and positions.
-
-
-def _columns(axis: int, use: NodeInput, weight: Shape, _consumers: Consumers) -> int | None:
-    """Return the size of the contracted axis of a Gemm's first matrix."""
-    is_inner = axis == (0 if use.attribute("transA") else 1)
-    return weight[use.attribute("transB")] if is_inner else None
-
-
-def _layer_batch(axis: int, use: NodeInput, _weight: Shape, _consumers: Consumers) -> int | None:
-    return stored_batch(use.node) if axis == batch_axis(use.node) else None
-
 
 _SPATIAL = 2
 """The first spatial axis of an image."""
@@ -64,18 +51,23 @@ def _positions(addition: NodeInput) -> Shape:
     return (*indices, *table[1:]) if table and stored_as(node.inputs[1]) is not None else ()
 
 
-_Required = Callable[[NodeInput, Shape, Consumers], int | None]
-_REQUIRED: Mapping[tuple[str, int, int], _Required] = {
-    ("MatMul", 0, -1): lambda _use, weight, _: weight[-2],
-    **{("Gemm", 0, axis): partial(_columns, axis) for axis in (0, 1)},
-    ("Conv", 0, 1): lambda use, weight, _: weight[1] * use.attribute("group", 1),
-    **{("Conv", 0, axis): partial(_patched_side, axis) for axis in (2, 3, 4)},
-    **{(layer, 0, axis): partial(_layer_batch, axis) for layer in RECURRENT for axis in (0, 1)},
-    **{(layer, 0, 2): lambda _use, weight, _: weight[2] for layer in RECURRENT},
-}
-"""By operator, input and axis (from the end where it is negative): the size that its weight, of this shape,
-or a stored state or position requires.
-"""
+def _required(use: NodeInput, axis: int, rank: int, consumers: Consumers) -> int | None:
+    """Return the size that the weight of a node, or a stored state or position, requires of an axis of its
+    first input, which has this rank; None where nothing does.
+    """
+    weight = use.stored_shape(1)
+    if use.index or len(weight) < 2:
+        return None
+    if use.record.traits & Trait.RECURRENT:
+        return weight[2] if axis == 2 else stored_batch(use.node) if axis == batch_axis(use.node) else None
+    if use.operator == "MatMul":
+        return weight[-2] if axis == rank - 1 else None
+    if use.operator == "Gemm":
+        is_inner = axis == (0 if use.attribute("transA") else 1)
+        return weight[use.attribute("transB")] if is_inner else None
+    if use.operator != "Conv" or not axis:
+        return None
+    return weight[1] * use.attribute("group", 1) if axis == 1 else _patched_side(axis, use, weight, consumers)
 
 
 # Sizes suggested by the words of a name and by the position of an axis.
@@ -217,15 +209,11 @@ class Sizing:
     def _required(self, dim: _OpenDim) -> int | None:
         """Return the size that weights, states and positions of the consumers require."""
         value = dim.input.value
-        for use in self._consumers.of(value):
-            axis, weight = use.axis_of(value, dim.axis), use.stored_shape(1)
-            if axis is not None and len(weight) > 1:
-                keys = ((*use.key, axis), (*use.key, axis - len(dim.dims)))
-                rule = next((_REQUIRED[key] for key in keys if key in _REQUIRED), None)
-                size = None if rule is None else rule(use, weight, self._consumers)
-                if size is not None:
-                    return size
-        return None
+        uses = ((use, use.axis_of(value, dim.axis)) for use in self._consumers.of(value))
+        sizes = (
+            _required(use, axis, len(dim.dims), self._consumers) for use, axis in uses if axis is not None
+        )
+        return next((size for size in sizes if size is not None), None)
 
     def _named(self, dim: _OpenDim) -> int | None:
         """Return the size that the words of its symbol suggest."""
