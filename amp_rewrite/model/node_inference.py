@@ -213,14 +213,15 @@ def _qgemm(node: ir.Node, inputs: InputShapes) -> InputShapes:
 
 LIKE_FIRST = names(lambda each: each.traits & Trait.LIKE_FIRST, CONTRIB)
 """Operators whose first output has the shape of the first input."""
+SUMS = names(lambda each: each.norm and len(each.norm.data) > 1, CONTRIB)
+"""Norms of a sum, which is their fourth output."""
 MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
 MatMulIntegerToFloat""".split()
 """Contrib operators with the inputs and the output shape of a MatMul."""
 
 _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
     **dict.fromkeys(LIKE_FIRST, _first),
-    "SkipLayerNormalization": _skip,
-    "SkipSimplifiedLayerNormalization": _skip,
+    **dict.fromkeys(SUMS, _skip),
     "QLinearAdd": _broadcast(0, 3),
     "QLinearMul": _broadcast(0, 3),
     "QLinearWhere": _broadcast(0, 1, 4),
