@@ -13,9 +13,9 @@ from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring.pin_patterns import OPERATORS, Around, around, matching, names, with_units
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.entries import Entry
+from amp_rewrite.policy.evidence import in_words
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Pins
-from amp_rewrite.policy.reasons import in_words
 
 
 @dataclass(frozen=True, slots=True)
