@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.costs import flop_formulas
-from amp_rewrite.model import concrete_shapes
-from amp_rewrite.model.concrete_shapes import ValueShapes
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.preparing import value_sizes
+from amp_rewrite.preparing.value_sizes import ValueShapes
 
 Flops = Mapping[ir.Node, int | None]
 """The floating-point operations of nodes in one run of their model; None where unknown."""
@@ -25,7 +25,7 @@ class FlopCount:
     `dims` are the sizes set for open dimensions. `flops` maps nodes to FLOPs, None where unknown; `runs` maps
     graphs to their number of runs. Assumptions: a body of a node in `unknown_trip_counts` runs once, the
     costlier branch of an If in `undecided_branches` is taken, and the dimensions in
-    `concrete_shapes.assumed` are DEFAULT.
+    `value_sizes.assumed` are DEFAULT.
     """
 
     model: ir.Model
@@ -50,7 +50,7 @@ def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
     inputs, by symbol or as `input:axis`; others count as 64. Raises OptionError for a dimension that is not
     open.
     """
-    counter = _Counter(types, concrete_shapes.infer(model, types, dims))
+    counter = _Counter(types, value_sizes.infer(model, types, dims))
     counter.cost(model.graph)
     counter.multiply(model.graph, 1)
     return FlopCount(

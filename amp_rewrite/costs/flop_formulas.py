@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import node_inference
-from amp_rewrite.model.node_inference import Shape, matrix
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.operators.catalogue import RECURRENT
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.operators.reductions import INTERPOLATED
+from amp_rewrite.preparing.equivalents import MATMULS
+from amp_rewrite.preparing.value_sizes import Shape
 
 # The shapes of one node's inputs and outputs, as FLOP formulas use them.
 
@@ -180,14 +180,9 @@ def transposed(ports: PortShapes) -> int:
     return 2 * math.prod(ports.input(0)) * math.prod(ports.input(1)[1:])
 
 
-def product(first: int = 0, second: int = 1) -> Formula:
+def product(ports: PortShapes) -> int:
     """Return 2 M N K for batches of M x K times K x N, respecting FusedMatMul's transposition flags."""
-
-    def flops(ports: PortShapes) -> int:
-        a, b = ports.input(first), ports.input(second)
-        return 2 * math.prod(matrix(a, b, ports.node)) * _inner(a, ports.node)
-
-    return flops
+    return 2 * math.prod(ports.output()) * _inner(ports.input(0), ports.node)
 
 
 def _inner(a: Shape, node: ir.Node) -> int:
@@ -268,9 +263,9 @@ def of_node(
 
 
 _ONNX: Mapping[str, Formula] = {
-    "MatMul": product(),
-    "MatMulInteger": product(),
-    "QLinearMatMul": product(0, 3),
+    "MatMul": product,
+    "MatMulInteger": product,
+    "QLinearMatMul": product,
     "Gemm": gemm(),
     "Conv": convolution(1),
     "ConvInteger": convolution(1),
@@ -289,7 +284,7 @@ _ONNX: Mapping[str, Formula] = {
     "Upsample": resize,
 }
 _CONTRIB: Mapping[str, Formula] = {
-    **dict.fromkeys((*node_inference.MATMULS, "GemmFastGelu"), product()),
+    **dict.fromkeys((*MATMULS, "GemmFastGelu"), product),
     "FusedGemm": gemm(),
     "GemmFloat8": gemm(),
     "QGemm": gemm(3),

@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants, traversal
-from amp_rewrite.model.node_inference import Shape
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators.catalogue import REARRANGES, having
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import DEFAULT
+from amp_rewrite.preparing.value_sizes import Shape
 
 UNKNOWN = 1 << 20
 """Elements of a value of unknown shape that follows from no known one: a batch of images, or of tokens."""

@@ -17,13 +17,13 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.model import concrete_shapes, traversal
+from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.preparing import half_ports
+from amp_rewrite.preparing import half_ports, value_sizes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import Call, HalfPorts, Outlook
 
@@ -224,7 +224,7 @@ class _Ranks:
     """The ranks of a model's values: declared, else inferred lazily."""
 
     def __init__(self, model: ir.Model, types: Types) -> None:
-        self._inferred = functools.cache(functools.partial(concrete_shapes.infer, model, types))
+        self._inferred = functools.cache(functools.partial(value_sizes.infer, model, types))
 
     def of(self, value: ir.Value) -> int | None:
         if value.shape is not None:

@@ -1,0 +1,416 @@
+"""The shape of every value of a model in numbers, with a size for every dimension that the model leaves open.
+
+onnx infers the model with these sizes. Where it gives up, as on a Reshape whose shape is computed, what is
+computed from the shapes that it found is evaluated, and it infers the model again with these numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from amp_rewrite.model import constants, proto_traversal, traversal
+from amp_rewrite.model.operator_calls import record_of
+from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.onnx_types.control_flow import Binding
+from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.record import Move, Trait
+from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
+from amp_rewrite.preparing.value_shapes import Array, Known, build_structure
+from amp_rewrite.process import startup, worker, worker_process
+
+Shape = tuple[int, ...]
+Sizes = tuple[int | None, ...]
+"""The size of each axis, None where unknown."""
+
+SMALL = 4096
+"""Maximum number of elements of integer and boolean values that are computed: shapes may depend on them."""
+
+FEW = 16
+"""The same for float values: the scales of a Resize, the ends of a Range."""
+
+ROUNDS = 64
+"""The most inferences of one model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueShapes:
+    """The shapes of a model's values, and the number of runs of each body.
+
+    `assumed` names the open dimensions that count as DEFAULT: a symbol, or `input:axis`.
+    """
+
+    known: Mapping[ir.Value, Shape]
+    trip_counts: Mapping[ir.Graph, int]
+    assumed: tuple[str, ...]
+
+    def of(self, value: ir.Value | None) -> Shape | None:
+        """Return the shape of a value; None where it is unknown, and for None."""
+        return self.known.get(value) if value is not None else None
+
+
+def infer(model: ir.Model, types: Types, dims: Dims | None = None) -> ValueShapes:
+    """Return the shapes of all values of the main graph and its subgraphs.
+
+    `dims` sets open dimensions of the inputs, by symbol or as `input:axis`; others count as 64. Raises
+    OptionError when it names a dimension that is not open. An output of a node without shape inference keeps
+    the shape that the model declares, if any.
+    """
+    dimensions = OpenDimensions(model.graph, dims or {})
+    inference = _Inference(model, types, dimensions)
+    for _ in range(ROUNDS):
+        is_news = inference.infer()
+        if inference.is_complete():
+            break
+        is_news |= inference.compute()
+        if not (is_news or inference.cross_borders(strict=True) or inference.cross_borders(strict=False)):
+            break
+    return ValueShapes(inference.static(), inference.trip_counts, dimensions.assumed)
+
+
+class _Inference:
+    """The sizes of values, the contents of small ones, and how often bodies run, from round to round."""
+
+    def __init__(self, model: ir.Model, types: Types, dimensions: OpenDimensions) -> None:
+        self._model, self._types = model, types
+        self._nodes = traversal.nodes(model.graph)
+        self._overridable = model.ir_version >= constants.CONSTANT_INPUTS_BELOW
+        self._sizes: dict[ir.Value, Sizes | None] = {}
+        self._beyond: set[ir.Value] = set()
+        self._contents: dict[ir.Value, Array] = {}
+        self._tried: set[ir.Node] = set()
+        self._settled: set[ir.Node] = set()
+        self.trip_counts: dict[ir.Graph, int] = {}
+        for graph, nodes in self._nodes.items():
+            for value in (*graph.inputs, *(value for node in nodes for value in node.outputs)):
+                self._sizes[value] = dimensions.of_value(value)
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    self._store(value, value.const_value)
+            for node in nodes:
+                if (tensor := constants.constant(node)) is not None:
+                    self._store(node.outputs[0], tensor)
+                    self._settled.add(node)
+
+    def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+        self._sizes[value] = dims = constants.dims(tensor)
+        is_fixed = not (self._overridable and value.is_graph_input())
+        if is_fixed and _is_small(tensor.dtype, math.prod(dims)):
+            self._contents[value] = constants.numbers(tensor)
+
+    def static(self) -> dict[ir.Value, Shape]:
+        """Return the shapes of which all sizes are known."""
+        sizes = ((value, _static(sizes)) for value, sizes in self._sizes.items())
+        return {value: shape for value, shape in sizes if shape is not None}
+
+    def is_complete(self) -> bool:
+        """Return whether nothing is left to find: every shape is known, and no body runs."""
+        return len(self._nodes) == 1 and all(
+            _static(sizes) is not None for value, sizes in self._sizes.items() if value.name
+        )
+
+    def infer(self) -> bool:
+        """Refine the sizes by what onnx infers; return whether the model declares more."""
+        known = Known(self._shape, self._contents, self._beyond, self._settled)
+        structure = build_structure(self._model, self._nodes, self._types, known)
+        data = worker.infer(worker_process.infer_graph, structure.proto.SerializeToString())
+        graphs = proto_traversal.graphs(onnx.GraphProto.FromString(data or b""))
+        infos = (info for graph in graphs for info in proto_traversal.value_infos(graph))
+        inferred = {info.name: _sizes(info.type) for info in infos}
+        count = len(self._beyond)
+        for value in [each for each in self._sizes if each.producer() not in self._settled]:
+            sizes = inferred.get(structure.name(value))
+            self._refine(value, sizes)
+            if self._sizes[value] != sizes and value.const_value is None:
+                self._beyond.add(value)
+        self._settled.update(filter(self._is_settled, itertools.chain.from_iterable(self._nodes.values())))
+        return len(self._beyond) > count
+
+    def _shape(self, value: ir.Value) -> ir.Shape | None:
+        sizes = self._sizes.get(value)
+        return None if sizes is None else ir.Shape(sizes)
+
+    def _is_settled(self, node: ir.Node) -> bool:
+        is_static = all(_static(self._sizes[value]) is not None for value in node.outputs if value.name)
+        return is_static and not control_flow.bodies(node)
+
+    def _refine(self, value: ir.Value, sizes: Sizes | None) -> bool:
+        """Take over sizes of a value where they are known; return whether that is news."""
+        before = self._sizes[value]
+        if sizes is None or value in self._contents:
+            return False
+        if before is not None and len(before) == len(sizes):
+            sizes = tuple(old if new is None else new for new, old in zip(sizes, before, strict=True))
+        self._sizes[value] = sizes
+        return sizes != before
+
+    def compute(self) -> bool:
+        """Evaluate small nodes whose inputs are known; return whether any was."""
+        count = len(self._contents)
+        for node in itertools.chain.from_iterable(self._nodes.values()):
+            arrays = None if node in self._tried else self._inputs(node)
+            if arrays is not None and self._is_computable(node, arrays):
+                self._tried.add(node)
+                for value, array in zip(node.outputs, self._evaluate(node, arrays), strict=True):
+                    kind = self._types.get(value)
+                    if array is not None and kind is not None and _is_small(kind.dtype, array.size):
+                        self._contents[value], self._sizes[value] = array, array.shape
+        return len(self._contents) > count
+
+    def _inputs(self, node: ir.Node) -> list[Array | None] | None:
+        """Return the contents of the inputs of a node; None if one is unknown."""
+        if _is(node, "Shape", "Size") and node.inputs and node.inputs[0] is not None:
+            shape = _static(self._sizes.get(node.inputs[0]))
+            return None if shape is None else [_of_shape(shape)]
+        arrays = [None if value is None else self._contents.get(value) for value in node.inputs]
+        is_known = all(
+            (value is None) == (array is None) for value, array in zip(node.inputs, arrays, strict=True)
+        )
+        return arrays if is_known else None
+
+    def _is_computable(self, node: ir.Node, arrays: Sequence[Array | None]) -> bool:
+        """Return whether a node is deterministic, and its outputs are small."""
+        if node.domain or record_of(node).traits & Trait.DRAWS or control_flow.bodies(node):
+            return False
+        shapes = [_static(self._sizes.get(value)) for value in node.outputs if value.name]
+        if None in shapes:
+            return _most_elements(node, arrays) <= SMALL
+        return all(s is not None and math.prod(s) <= SMALL for s in shapes)
+
+    def _evaluate(self, node: ir.Node, arrays: Sequence[Array | None]) -> Sequence[Array | None]:
+        """Return the outputs of a node by onnx's evaluator; None where that fails."""
+        proto = ir.to_proto(node)
+        inputs = [f"i{at}" if array is not None else "" for at, array in enumerate(arrays)]
+        outputs = [f"o{at}" for at in range(len(node.outputs))]
+        proto.input[:], proto.output[:] = inputs, outputs
+        unknown = onnx.TypeProto()
+        feeds = {name: array for name, array in zip(inputs, arrays, strict=True) if name}
+        graph = helper.make_graph(
+            [proto],
+            "one",
+            [helper.make_value_info(name, unknown) for name in feeds],
+            [helper.make_value_info(name, unknown) for name in outputs],
+        )
+        imports = {"": 1, **self._model.graph.opset_imports}
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid(*pair) for pair in imports.items()]
+        )
+        reference = startup.import_module("onnx.reference")  # slow to import, and few models need it
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                results = reference.ReferenceEvaluator(model).run(None, feeds)
+        except Exception:  # an operator version without a reference, or values that do not fit
+            return [None] * len(outputs)
+        return [np.asarray(each) if isinstance(each, (np.ndarray, np.generic)) else None for each in results]
+
+    def cross_borders(self, *, strict: bool) -> bool:
+        """Carry sizes into bodies and out of them, and count the runs of bodies; return whether any is new.
+
+        If `strict`, what is unknown in one branch stays unknown behind both.
+        """
+        is_news = False
+        for node in filter(control_flow.may_have_bodies, itertools.chain.from_iterable(self._nodes.values())):
+            bindings = control_flow.bindings(node) or ()
+            flow = _ControlFlow(node, self._sizes, self._contents)
+            counts = {body: flow.trip_count(body) for body in control_flow.bodies(node)} if bindings else {}
+            self.trip_counts.update((body, count) for body, count in counts.items() if count is not None)
+            for binding in bindings:
+                inside = flow.inside(binding)
+                is_known = not (strict and None in inside)
+                news = [*flow.entering(binding), *(flow.leaving(binding, inside, counts) if is_known else ())]
+                for value, sizes in news:
+                    if self._refine(value, sizes):
+                        self._beyond.add(value)
+                        is_news = True
+        return is_news
+
+
+def _of_shape(shape: Shape) -> Array | None:
+    """Return an array of a shape that takes no memory; None for more elements than NumPy can count."""
+    try:
+        return np.broadcast_to(np.zeros((), np.int8), shape)
+    except ValueError:
+        return None
+
+
+def _static(sizes: Sizes | None) -> Shape | None:
+    """Return a shape if every size is known."""
+    if sizes is None or any(size is None or size < 0 for size in sizes):
+        return None
+    return tuple(size for size in sizes if size is not None)
+
+
+def _sizes(kind: onnx.TypeProto) -> Sizes | None:
+    """Return the sizes of a tensor type; None where the rank is unknown, or the type is not a tensor."""
+    if not kind.tensor_type.HasField("shape"):
+        return None
+    return tuple(d.dim_value if d.HasField("dim_value") else None for d in kind.tensor_type.shape.dim)
+
+
+def _is_small(dtype: ir.DataType, count: int) -> bool:
+    """Return whether a value with this many elements is small enough to compute."""
+    if dtype == ir.DataType.STRING:
+        return False
+    return count <= (FEW if dtype.is_floating_point() else SMALL)
+
+
+def _is(node: ir.Node, *operators: str) -> bool:
+    return not node.domain and node.op_type in operators
+
+
+def _most_elements(node: ir.Node, arrays: Sequence[Array | None]) -> float:
+    """Return a number of elements that no output of a node exceeds, from the contents of its inputs."""
+    operands = [array for array in arrays if array is not None]
+    record = record_of(node)
+    if _is(node, "Range") and len(operands) == _ENDS:
+        start, limit, step = (float(array.reshape(-1)[0]) for array in operands)
+        return abs(limit - start) / abs(step) + 1 if step else math.inf
+    if _is(node, "ConstantOfShape", "Expand"):
+        size = operands[0].size if len(operands) > 1 else 1
+        return size * math.prod(map(float, operands[-1].reshape(-1)))
+    if record.traits & Trait.REPEATS:
+        return math.inf
+    if record.traits & Trait.COUNTS or record.move in _BOUNDED:
+        return sum(array.size * max(1, array.ndim) for array in operands)
+    return math.prod(array.size for array in operands) if record.traits & Trait.ELEMENTWISE else math.inf
+
+
+_ENDS = 3
+_BOUNDED = (Move.REARRANGES, Move.SELECTS, Move.JOINS, Move.EXTREMES, Move.BOUNDS)
+
+
+# How often the bodies of If, Loop and Scan run, and the sizes of values that enter and leave them.
+
+_Found = Iterator[tuple[ir.Value, Sizes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _ControlFlow:
+    """A control-flow node, with the sizes and the contents that are known so far."""
+
+    node: ir.Node
+    sizes: Mapping[ir.Value, Sizes | None]
+    contents: Mapping[ir.Value, Array]
+
+    def trip_count(self, body: ir.Graph) -> int | None:
+        """Return the number of runs of a body in one run of the node; None where that depends on the data, as
+        for both branches of an If whose condition is unknown.
+        """
+        if self.node.op_type == "If":
+            condition = self._data(0)
+            return None if condition is None else int(self._is_taken(body))
+        if self.node.op_type == "Loop":
+            limit = self._data(0)
+            is_number = limit is not None and limit.size == 1 and self._runs_to_the_limit(body)
+            return max(int(limit.reshape(())), 0) if limit is not None and is_number else None
+        return self._scanned() if self.node.op_type == "Scan" else None
+
+    def _data(self, port: int) -> Array | None:
+        value = self.node.inputs[port] if port < len(self.node.inputs) else None
+        return None if value is None else self.contents.get(value)
+
+    def _is_taken(self, branch: ir.Graph) -> bool:
+        """Return whether a branch runs; where the condition is unknown, each does."""
+        condition = self._data(0)
+        name = "then_branch" if condition is not None and condition.all() else "else_branch"
+        return condition is None or self.node.attributes[name].as_graph() is branch
+
+    def _runs_to_the_limit(self, body: ir.Graph) -> bool:
+        """Return whether a loop's condition never ends it: it is always true, or passed through unchanged."""
+        start = self._data(1)
+        has_condition = len(self.node.inputs) > 1 and self.node.inputs[1] is not None
+        if not (start.all() if start is not None else not has_condition) or not body.outputs:
+            return False
+        origin = _behind_identities(body.outputs[0])
+        condition = self.contents.get(origin)
+        is_passed = len(body.inputs) > 1 and origin is body.inputs[1]
+        return is_passed or (condition is not None and bool(condition.all()))
+
+    def _scanned(self) -> int | None:
+        """Return the length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
+        first = self._first_scanned
+        operand = self.node.inputs[first] if first < len(self.node.inputs) else None
+        shape, axis = (
+            _static(self.sizes.get(operand)) if operand is not None else None,
+            self._axis("input", 0),
+        )
+        if self._has_batch:
+            return None if shape is None or len(shape) < 2 else shape[0] * shape[1]
+        return None if shape is None or axis >= len(shape) else shape[axis]
+
+    @property
+    def _first_scanned(self) -> int:
+        """The index of the first scan input; the state inputs precede it."""
+        return len(self.node.inputs) - self.node.attributes["num_scan_inputs"].as_int()
+
+    @property
+    def _has_batch(self) -> bool:
+        """Whether this is Scan 8: sequence lengths come first, and every value has a batch axis."""
+        if self.node.op_type != "Scan":
+            return False
+        return len(self.node.inputs) != len(self.node.attributes["body"].as_graph().inputs)
+
+    def _axis(self, of: str, position: int) -> int:
+        axes = self.node.attributes.get_ints(f"scan_{of}_axes", ())
+        return axes[position] if position < len(axes) else 0
+
+    def entering(self, binding: Binding) -> _Found:
+        """Yield the inputs of bodies with their sizes, from those outside."""
+        outer = self.node.inputs[binding.inputs[0]] if binding.inputs else None
+        sizes = None if outer is None or binding.mapped else self.sizes.get(outer)
+        if sizes and self.node.op_type == "Scan":
+            axes = {0} if self._has_batch else set[int]()
+            if not binding.outputs:
+                position = binding.inputs[0] - self._first_scanned
+                axes.add(1 if self._has_batch else self._axis("input", position) % len(sizes))
+            sizes = tuple(size for axis, size in enumerate(sizes) if axis not in axes)
+        yield from ((body.inputs[port], sizes) for body, port in binding.enters)
+
+    def inside(self, binding: Binding) -> list[Sizes | None]:
+        """Return the sizes of what leaves each body that may run."""
+        return [
+            self.sizes.get(body.outputs[port])
+            for body, port in binding.leaves
+            if self.node.op_type != "If" or self._is_taken(body)
+        ]
+
+    def leaving(
+        self, binding: Binding, inside: Sequence[Sizes | None], trip_counts: Mapping[ir.Graph, int | None]
+    ) -> _Found:
+        """Yield the outputs of the node with their sizes, from those in the bodies."""
+        sizes = None if binding.mapped or self._has_batch else _largest(inside)
+        if sizes is not None and self.node.op_type != "If" and not binding.inputs:
+            body, port = binding.leaves[0]
+            axis = self._axis("output", port - self._states(body)) % (len(sizes) + 1)
+            sizes = (*sizes[:axis], trip_counts.get(body), *sizes[axis:])
+        yield from (
+            (self.node.outputs[port], sizes) for port in binding.outputs if port < len(self.node.outputs)
+        )
+
+    def _states(self, body: ir.Graph) -> int:
+        """Return the number of states that a Scan carries; a Loop stacks all along the first axis."""
+        scanned = self.node.attributes.get("num_scan_inputs")
+        return 0 if scanned is None else len(body.inputs) - scanned.as_int()
+
+
+def _behind_identities(value: ir.Value) -> ir.Value:
+    """Return the value that a chain of Identity nodes passes through."""
+    while (node := value.producer()) is not None and _is(node, "Identity") and node.inputs and node.inputs[0]:
+        value = node.inputs[0]
+    return value
+
+
+def _largest(sizes: Iterable[Sizes | None]) -> Sizes | None:
+    """Return the sizes of the largest tensor; it stands for all branches in later nodes."""
+    known = [each for each in sizes if each is not None]
+    static = [each for each in known if _static(each) is not None]
+    return max(static, key=math.prod) if static else next(iter(known), None)
