@@ -13,7 +13,9 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.model import quantised_regions
+from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
@@ -132,13 +134,14 @@ class Outlook:
 
 
 def predict_outlook(
-    nodes: Iterable[ir.Node], types: Types, ports: HalfPorts, version_of: Callable[[str], int]
+    graph_nodes: GraphNodes, types: Types, ports: HalfPorts, version_of: Callable[[str], int]
 ) -> Outlook:
-    """Return the outlook of a model's nodes, in order, at the opsets that `version_of` gives by domain.
+    """Return the outlook of a model's nodes at the opsets that `version_of` gives by domain.
 
     Takes time linear in their ports. Constant nodes do not count: they are computed once.
     """
-    nodes, constant_values = _separate_constants(nodes)
+    varying = varying_values(graph_nodes, _is_computed)
+    nodes = [node for inner in graph_nodes.values() for node in inner if not varying.isdisjoint(node.outputs)]
     float32_nodes = ports.find_float32_nodes(nodes)
     max_and_min = ports.prefers_max_and_min(version_of(""))
 
@@ -155,27 +158,18 @@ def predict_outlook(
             fresh = [node for node in _beside(value) if value in around.get(node, ()) and node not in half]
             half.update(fresh)
             waiting.extend(fresh)
-    touched = {value for node in half for value in around[node]} - constant_values
+    touched = {value for node in half for value in around[node] if value in varying}
     casts = sum(_casts(value, half, around) for value in touched)
     doubled = sum(map(is_clip, half)) if max_and_min else 0
     return Outlook(frozenset(half), sum(map(ports.computes, half)) - casts - doubled)
 
 
-def _separate_constants(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
-    """Return the nodes that depend on more than constants, and the constant values. Runtimes leave
-    dequantised weights as they are stored.
+def _is_computed(node: ir.Node) -> bool:
+    """Return whether a node is computed in every run, whatever it reads: also one that dequantises weights,
+    which runtimes leave as they are stored.
     """
-    runtime_nodes: list[ir.Node] = []
-    constant_values: set[ir.Value] = set()
-    for node in nodes:
-        inputs = [value for value in node.inputs if value is not None]
-        is_constant = all(value in constant_values or value.const_value is not None for value in inputs)
-        is_once = inputs or node.op_type == "Constant"
-        if is_constant and is_once and not (control_flow.may_have_bodies(node) or node.op_type == DEQUANTIZE):
-            constant_values.update(node.outputs)
-        else:
-            runtime_nodes.append(node)
-    return runtime_nodes, constant_values
+    is_source = node.op_type != "Constant" and not any(value is not None for value in node.inputs)
+    return is_source or control_flow.may_have_bodies(node) or node.op_type == DEQUANTIZE
 
 
 _CLIPPED = (0, ~0)
@@ -195,9 +189,7 @@ def _beside(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def _casts(value: ir.Value, half: set[ir.Node], around: _Around) -> int:
-    """Return the number of Casts that a value needs, from float32 or to it; 0 for a constant."""
-    if value.const_value is not None:
-        return 0
+    """Return the number of Casts that a value needs, from float32 or to it."""
     producer = value.producer()
     is_made_half = producer in half and value in around[producer]
     read_half = [node in half and value in around[node] for node in value.consumers()]

@@ -136,8 +136,8 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
 
     The Min takes the node's name. A Clip with a bound that is computed, or no scalar, is not rewritten.
     """
-    nodes = [*traversal.every_node(model.graph)]
-    clips = [node for node in nodes if half_ports.is_clip(node)]
+    nodes = traversal.nodes(model.graph)
+    clips = [node for inner in nodes.values() for node in inner if half_ports.is_clip(node)]
     version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
     version = version_of("")
     if not form.raise_opset or not clips or not ports.prefers_max_and_min(version):

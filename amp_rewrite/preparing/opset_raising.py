@@ -8,6 +8,7 @@ from 22 on. The number changes nothing that a model computes where every node me
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -137,9 +138,10 @@ class _Raising:
     def __init__(self, model: ir.Model, old: int, form: Form) -> None:
         self._model, self._old, self._target = model, old, form.target
         self._half = HalfPorts(form)
-        self._main = [*traversal.every_node(model.graph)]
+        self._main = traversal.nodes(model.graph)
         inner = (node for function in model.functions.values() for node in function.all_nodes())
-        self._nodes = [node for node in (*self._main, *inner) if not node.domain]
+        main = itertools.chain.from_iterable(self._main.values())
+        self._nodes = [node for node in (*main, *inner) if not node.domain]
         self._calls = {half_ports.call(node, old) for node in self._nodes}
 
     def best(self) -> Iterator[int]:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import AttributeProto, helper
 
-from amp_rewrite.model import constants, traversal
+from amp_rewrite.model import constants, dataflow, traversal
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
@@ -198,31 +198,8 @@ class _Builder:
             node.attribute.append(ir.serde.serialize_attribute(attribute))
 
 
-# Values whose number of elements depends on data, and may be 0.
-
 COUNTING = having(Trait.COUNTS)
-"""Operators with an output size that depends on data."""
-
-
-def values_of_counted_size(graph: ir.Graph, nodes: GraphNodes) -> set[ir.Value]:
-    """Return the outputs of these operators and all values downstream, in a graph and its bodies."""
-    values: set[ir.Value] = set()
-    if any(node.op_type in COUNTING for graph_nodes in nodes.values() for node in graph_nodes):
-        _follow(graph, nodes, values)
-    return values
-
-
-def _follow(graph: ir.Graph, nodes: GraphNodes, values: set[ir.Value]) -> None:
-    for node in nodes[graph]:
-        is_reached = node.op_type in COUNTING or not values.isdisjoint(node.inputs)
-        for body in control_flow.bodies(node):
-            if is_reached:
-                values.update(body.inputs)
-            _follow(body, nodes, values)
-            is_reached = is_reached or not values.isdisjoint(body.outputs)
-        if is_reached:
-            values.update(node.outputs)
-
+"""Operators with an output size that depends on data, which may be 0."""
 
 MOST_NODES = 50_000
 """The largest number of nodes for which shapes are inferred: the inference takes about a sixth of a rewrite,
@@ -246,10 +223,12 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
     structure = build_structure(model, nodes, types)
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
     names = _Names.NONE if _has_slice_10(model, nodes) else _Names.GIVEN if is_shown else _Names.ALL
-    dynamic_values = values_of_counted_size(model.graph, nodes) if names is _Names.ALL else set[ir.Value]()
+    counted: set[ir.Value | None] = set()
+    if names is _Names.ALL:
+        dataflow.follow(model.graph, nodes, counted, lambda node: node.op_type in COUNTING)
     for value, kind in _inferred(structure, nodes):
         if not value.is_graph_output():
-            _declare(value, kind, types, _Names.GIVEN if value in dynamic_values else names)
+            _declare(value, kind, types, _Names.GIVEN if value in counted else names)
 
 
 def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:

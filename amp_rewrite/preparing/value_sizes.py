@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from amp_rewrite.process import startup, worker, worker_process
 Shape = tuple[int, ...]
 Sizes = tuple[int | None, ...]
 """The size of each axis, None where unknown."""
+_News = Iterator[tuple[ir.Value, Sizes | None]]
 
 SMALL = 4096
 """Maximum number of elements of integer and boolean values that are computed: shapes may depend on them."""
@@ -71,7 +72,7 @@ def infer(model: ir.Model, types: Types, dims: Dims | None = None) -> ValueShape
         if inference.is_complete():
             break
         is_news |= inference.compute()
-        if not (is_news or inference.cross_borders(strict=True) or inference.cross_borders(strict=False)):
+        if not (is_news or inference.cross_borders()):
             break
     return ValueShapes(inference.static(), inference.trip_counts, dimensions.assumed)
 
@@ -212,26 +213,74 @@ class _Inference:
             return [None] * len(outputs)
         return [np.asarray(each) if isinstance(each, (np.ndarray, np.generic)) else None for each in results]
 
-    def cross_borders(self, *, strict: bool) -> bool:
-        """Carry sizes into bodies and out of them, and count the runs of bodies; return whether any is new.
-
-        If `strict`, what is unknown in one branch stays unknown behind both.
+    def cross_borders(self) -> bool:
+        """Count the runs of bodies, and carry sizes across their borders where onnx does not; return whether
+        any is new.
         """
         is_news = False
         for node in filter(control_flow.may_have_bodies, itertools.chain.from_iterable(self._nodes.values())):
             bindings = control_flow.bindings(node) or ()
-            flow = _ControlFlow(node, self._sizes, self._contents)
-            counts = {body: flow.trip_count(body) for body in control_flow.bodies(node)} if bindings else {}
-            self.trip_counts.update((body, count) for body, count in counts.items() if count is not None)
-            for binding in bindings:
-                inside = flow.inside(binding)
-                is_known = not (strict and None in inside)
-                news = [*flow.entering(binding), *(flow.leaving(binding, inside, counts) if is_known else ())]
-                for value, sizes in news:
-                    if self._refine(value, sizes):
-                        self._beyond.add(value)
-                        is_news = True
+            runs = dict(self._count_runs(node)) if bindings else {}
+            self.trip_counts.update(runs)
+            news = [each for binding in bindings for each in self._across(node, binding, runs)]
+            for value in [value for value, sizes in news if self._refine(value, sizes)]:
+                self._beyond.add(value)
+                is_news = True
         return is_news
+
+    def _count_runs(self, node: ir.Node) -> Iterator[tuple[ir.Graph, int]]:
+        """Yield the bodies of a node with their runs in one run of it, where these do not depend on data."""
+        first = self._contents.get(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+        if node.op_type == "If" and first is not None:
+            yield node.attributes["then_branch"].as_graph(), int(first.all())
+            yield node.attributes["else_branch"].as_graph(), int(not first.all())
+        elif node.op_type == "Loop" and first is not None and first.size == 1:
+            if self._runs_to_the_limit(node, body := node.attributes["body"].as_graph()):
+                yield body, max(int(first.reshape(())), 0)
+        elif node.op_type == "Scan" and len(node.inputs) == len(node.attributes["body"].as_graph().inputs):
+            scanned = node.inputs[len(node.inputs) - node.attributes["num_scan_inputs"].as_int()]
+            sizes = self._sizes.get(scanned) if scanned is not None else None
+            axis = next(iter(node.attributes.get_ints("scan_input_axes", ())), 0)
+            if sizes is not None and axis < len(sizes) and (length := sizes[axis]) is not None:
+                yield node.attributes["body"].as_graph(), length
+
+    def _runs_to_the_limit(self, loop: ir.Node, body: ir.Graph) -> bool:
+        """Return whether a loop's condition never ends it: it is always true, or passed through unchanged."""
+        condition = loop.inputs[1] if len(loop.inputs) > 1 else None
+        start = None if condition is None else self._contents.get(condition)
+        if not (condition is None if start is None else start.all()):
+            return False
+        origin = _behind_identities(body.outputs[0])
+        again = self._contents.get(origin)
+        return origin is body.inputs[1] or (again is not None and bool(again.all()))
+
+    def _across(self, node: ir.Node, binding: Binding, runs: Mapping[ir.Graph, int]) -> _News:
+        """Yield values on the other side of a border: those that a loop carries or collects, and those of the
+        branch that runs, or else the largest.
+        """
+        if node.op_type not in ("If", "Loop"):
+            return
+        for body, port in binding.enters:
+            outer = node.inputs[binding.inputs[0]]
+            yield body.inputs[port], None if outer is None else self._sizes.get(outer)
+        inside = [
+            self._sizes.get(body.outputs[port])
+            for body, port in binding.leaves
+            if node.op_type == "Loop" or runs.get(body, 1)
+        ]
+        known = [sizes for sizes in inside if sizes is not None]
+        if known and len(known) == len(inside):
+            largest = max(known, key=lambda sizes: math.prod(size or 0 for size in sizes))
+            is_collected = node.op_type == "Loop" and not binding.inputs
+            sizes = (runs.get(binding.leaves[0][0]), *largest) if is_collected else largest
+            yield from ((value, sizes) for port in binding.outputs for value in node.outputs[port : port + 1])
+
+
+def _behind_identities(value: ir.Value) -> ir.Value:
+    """Return the value that a chain of Identity nodes passes through."""
+    while (node := value.producer()) is not None and _is(node, "Identity") and node.inputs and node.inputs[0]:
+        value = node.inputs[0]
+    return value
 
 
 def _of_shape(shape: Shape) -> Array | None:
@@ -286,131 +335,3 @@ def _most_elements(node: ir.Node, arrays: Sequence[Array | None]) -> float:
 
 _ENDS = 3
 _BOUNDED = (Move.REARRANGES, Move.SELECTS, Move.JOINS, Move.EXTREMES, Move.BOUNDS)
-
-
-# How often the bodies of If, Loop and Scan run, and the sizes of values that enter and leave them.
-
-_Found = Iterator[tuple[ir.Value, Sizes | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class _ControlFlow:
-    """A control-flow node, with the sizes and the contents that are known so far."""
-
-    node: ir.Node
-    sizes: Mapping[ir.Value, Sizes | None]
-    contents: Mapping[ir.Value, Array]
-
-    def trip_count(self, body: ir.Graph) -> int | None:
-        """Return the number of runs of a body in one run of the node; None where that depends on the data, as
-        for both branches of an If whose condition is unknown.
-        """
-        if self.node.op_type == "If":
-            condition = self._data(0)
-            return None if condition is None else int(self._is_taken(body))
-        if self.node.op_type == "Loop":
-            limit = self._data(0)
-            is_number = limit is not None and limit.size == 1 and self._runs_to_the_limit(body)
-            return max(int(limit.reshape(())), 0) if limit is not None and is_number else None
-        return self._scanned() if self.node.op_type == "Scan" else None
-
-    def _data(self, port: int) -> Array | None:
-        value = self.node.inputs[port] if port < len(self.node.inputs) else None
-        return None if value is None else self.contents.get(value)
-
-    def _is_taken(self, branch: ir.Graph) -> bool:
-        """Return whether a branch runs; where the condition is unknown, each does."""
-        condition = self._data(0)
-        name = "then_branch" if condition is not None and condition.all() else "else_branch"
-        return condition is None or self.node.attributes[name].as_graph() is branch
-
-    def _runs_to_the_limit(self, body: ir.Graph) -> bool:
-        """Return whether a loop's condition never ends it: it is always true, or passed through unchanged."""
-        start = self._data(1)
-        has_condition = len(self.node.inputs) > 1 and self.node.inputs[1] is not None
-        if not (start.all() if start is not None else not has_condition) or not body.outputs:
-            return False
-        origin = _behind_identities(body.outputs[0])
-        condition = self.contents.get(origin)
-        is_passed = len(body.inputs) > 1 and origin is body.inputs[1]
-        return is_passed or (condition is not None and bool(condition.all()))
-
-    def _scanned(self) -> int | None:
-        """Return the length of the sequences that a Scan iterates over; in Scan 8 times the batch."""
-        first = self._first_scanned
-        operand = self.node.inputs[first] if first < len(self.node.inputs) else None
-        shape, axis = (
-            _static(self.sizes.get(operand)) if operand is not None else None,
-            self._axis("input", 0),
-        )
-        if self._has_batch:
-            return None if shape is None or len(shape) < 2 else shape[0] * shape[1]
-        return None if shape is None or axis >= len(shape) else shape[axis]
-
-    @property
-    def _first_scanned(self) -> int:
-        """The index of the first scan input; the state inputs precede it."""
-        return len(self.node.inputs) - self.node.attributes["num_scan_inputs"].as_int()
-
-    @property
-    def _has_batch(self) -> bool:
-        """Whether this is Scan 8: sequence lengths come first, and every value has a batch axis."""
-        if self.node.op_type != "Scan":
-            return False
-        return len(self.node.inputs) != len(self.node.attributes["body"].as_graph().inputs)
-
-    def _axis(self, of: str, position: int) -> int:
-        axes = self.node.attributes.get_ints(f"scan_{of}_axes", ())
-        return axes[position] if position < len(axes) else 0
-
-    def entering(self, binding: Binding) -> _Found:
-        """Yield the inputs of bodies with their sizes, from those outside."""
-        outer = self.node.inputs[binding.inputs[0]] if binding.inputs else None
-        sizes = None if outer is None or binding.mapped else self.sizes.get(outer)
-        if sizes and self.node.op_type == "Scan":
-            axes = {0} if self._has_batch else set[int]()
-            if not binding.outputs:
-                position = binding.inputs[0] - self._first_scanned
-                axes.add(1 if self._has_batch else self._axis("input", position) % len(sizes))
-            sizes = tuple(size for axis, size in enumerate(sizes) if axis not in axes)
-        yield from ((body.inputs[port], sizes) for body, port in binding.enters)
-
-    def inside(self, binding: Binding) -> list[Sizes | None]:
-        """Return the sizes of what leaves each body that may run."""
-        return [
-            self.sizes.get(body.outputs[port])
-            for body, port in binding.leaves
-            if self.node.op_type != "If" or self._is_taken(body)
-        ]
-
-    def leaving(
-        self, binding: Binding, inside: Sequence[Sizes | None], trip_counts: Mapping[ir.Graph, int | None]
-    ) -> _Found:
-        """Yield the outputs of the node with their sizes, from those in the bodies."""
-        sizes = None if binding.mapped or self._has_batch else _largest(inside)
-        if sizes is not None and self.node.op_type != "If" and not binding.inputs:
-            body, port = binding.leaves[0]
-            axis = self._axis("output", port - self._states(body)) % (len(sizes) + 1)
-            sizes = (*sizes[:axis], trip_counts.get(body), *sizes[axis:])
-        yield from (
-            (self.node.outputs[port], sizes) for port in binding.outputs if port < len(self.node.outputs)
-        )
-
-    def _states(self, body: ir.Graph) -> int:
-        """Return the number of states that a Scan carries; a Loop stacks all along the first axis."""
-        scanned = self.node.attributes.get("num_scan_inputs")
-        return 0 if scanned is None else len(body.inputs) - scanned.as_int()
-
-
-def _behind_identities(value: ir.Value) -> ir.Value:
-    """Return the value that a chain of Identity nodes passes through."""
-    while (node := value.producer()) is not None and _is(node, "Identity") and node.inputs and node.inputs[0]:
-        value = node.inputs[0]
-    return value
-
-
-def _largest(sizes: Iterable[Sizes | None]) -> Sizes | None:
-    """Return the sizes of the largest tensor; it stands for all branches in later nodes."""
-    known = [each for each in sizes if each is not None]
-    static = [each for each in known if _static(each) is not None]
-    return max(static, key=math.prod) if static else next(iter(known), None)
