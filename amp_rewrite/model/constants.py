@@ -121,6 +121,14 @@ def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
     return constant(node) if node is not None else None
 
 
+def is_number(dtype: ir.DataType) -> bool:
+    """Return whether the elements of this type are numbers of whole bytes."""
+    return dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and dtype.bitwidth >= _BYTE
+
+
+_BYTE = 8
+
+
 def has_elements(value: ir.Value) -> bool:
     """Return whether a value exists and, if it is stored, has any elements."""
     tensor = stored_as(value)

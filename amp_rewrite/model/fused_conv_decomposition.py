@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from amp_rewrite.model import graph_edits
+from amp_rewrite.model.graph_edits import UniqueNames
 from amp_rewrite.model.traversal import every_node, graphs
-from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.targets import Target

@@ -18,11 +18,11 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model.graph_edits import Doubles, Floats, StoredValues
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.stored_values import Doubles, Floats, StoredValues
 
 # The affine map of each channel in inference mode, from the constant parameters of a BatchNormalization.
 

@@ -17,9 +17,9 @@ import onnx_ir as ir
 
 from amp_rewrite.model import constants, graph_edits, patterns, traversal
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.graph_edits import UniqueNames
 from amp_rewrite.model.patterns import Pattern, either, fits, number, op, part, var
 from amp_rewrite.model.traversal import every_node, graphs
-from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.form import Form

@@ -21,7 +21,6 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
-from amp_rewrite.preparing import stored_values
 from amp_rewrite.preparing.equivalents import Naming, equivalent_nodes, is_wrongly_inferred
 from amp_rewrite.process import worker, worker_process
 
@@ -135,7 +134,7 @@ class _Builder:
             return
         name, raw = self._name(value), tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
         dims = tensor.shape.numpy() if raw is None else raw.dims
-        if not _is_small(dims) or not stored_values.is_number(tensor.dtype):
+        if not _is_small(dims) or not constants.is_number(tensor.dtype):
             proto.value_info.append(helper.make_tensor_value_info(name, int(tensor.dtype), dims))
         elif raw is None:
             proto.initializer.append(onnx.numpy_helper.from_array(constants.read_whole(tensor), name))
