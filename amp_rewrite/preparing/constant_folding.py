@@ -26,7 +26,7 @@ from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.graph_edits import StoredValues
 from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.model.quantised_regions import DEQUANTIZE
+from amp_rewrite.model.patterns import DEQUANTIZE
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as

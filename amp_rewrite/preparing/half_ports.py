@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.model import quantised_regions
+from amp_rewrite.model import patterns
 from amp_rewrite.model.dataflow import varying_values
-from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
@@ -55,7 +55,7 @@ class HalfPorts:
 
     def find_float32_nodes(self, nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
         """Return the nodes that stay float32 since the target fuses them with float32 scales alone."""
-        regions = quantised_regions.find(nodes if self._keeps_regions else ())
+        regions = patterns.find_regions(nodes if self._keeps_regions else ())
         return regions.reads | regions.gives
 
     def starts(self, node: ir.Node) -> bool:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.model import fused_conv_decomposition, graph_edits, inlining, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.onnx_types import contrib_schemas, shape_inference
+from amp_rewrite.onnx_types import contrib_schemas
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
@@ -21,7 +21,7 @@ from amp_rewrite.preparing import (
     form_changes,
     norms_and_clips,
     opset_raising,
-    transposed_weights,
+    transposed_operands,
     value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
@@ -119,12 +119,12 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     changes += _rewrite_norms(model, form, exclusions, operators)
     if "Clip" in operators:
         changes += norms_and_clips.rewrite_clips(model, form)
-    types = shape_inference.types(model)
+    types = value_shapes.types(model)
     if "Cast" in operators:
         bypass_casts(traversal.every_node(model.graph), types)
     value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.is_onnxruntime:
-        changes += transposed_weights.raise_ranks(model, types)
+        changes += transposed_operands.raise_ranks(model, types)
     on_cpu = opset_raising.without_kernels(model, form, changes)
     warnings += _of_lost_kernels(on_cpu, form)
     return Prepared(model, form, types, tuple(changes), warnings, constant_inputs, newer, on_cpu)
@@ -179,7 +179,7 @@ _FOR_A_CPU = (
 
 def _settle_casts(model: ir.Model) -> None:
     """Remove the CastLikes between constants and their consumers."""
-    types = shape_inference.types(model)
+    types = value_shapes.types(model)
     write_cast_likes(model, types)
     bypass_casts(traversal.every_node(model.graph), types)
 

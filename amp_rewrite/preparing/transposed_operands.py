@@ -10,16 +10,20 @@ past other operators, and removes no-ops.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import constants
+from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.catalogue import keeps_rank
 from amp_rewrite.operators.record import Trait
+from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +157,64 @@ def _shape(value: ir.Value | None) -> ir.ShapeProtocol | None:
     tensor = constants.stored_as(value)
     source = tensor if tensor is not None else value
     return source.shape if source is not None else None
+
+
+# A constant weight gets the rank of the data: a matrix `[K, N]` as `[1, ..., 1, K, N]` gives the same
+# product, and no node is added. A weight with other readers keeps its rank, and its product stays float32
+# (analysis.runtimes).
+
+
+def raise_ranks(model: ir.Model, types: Types) -> tuple[FormChange, ...]:
+    """Raise constant float32 weights to the rank of the data.
+
+    The output of a Transpose without a shape is declared with open dimensions, since onnxruntime must know
+    its rank.
+    """
+    transposed = find_transposed(traversal.every_node(model.graph))
+    _declare(transposed, types)
+    products: dict[ir.Value | None, list[Product]] = {}
+    for product in find_products(transposed):
+        products.setdefault(product.node.inputs[1 - product.port], []).append(product)
+    return tuple(_raised(constants.find(model), products)) if products else ()
+
+
+def _declare(transposed: Iterable[ir.Value], types: Types) -> None:
+    """Declare the rank of the outputs of Transposes, where the model does not."""
+    for value in transposed:
+        node = value.producer()
+        if value.shape is None and node is not None and type(types.get(value)) is ir.TensorType:
+            axes = rank(value) if node.op_type == "Transpose" else None
+            if axes is not None:
+                value.type, value.shape = types[value], ir.Shape([None] * axes)
+
+
+_MATRIX = 2
+"""The least rank that may be raised: the product with a vector drops an axis."""
+_MOST = 8
+"""The largest rank for which onnxruntime's CUDA provider has a Transpose kernel."""
+
+
+def _raised(
+    tensors: Mapping[ir.Value, StoredTensor], products: Mapping[ir.Value | None, list[Product]]
+) -> Iterator[FormChange]:
+    for weight, readers in products.items():
+        constant = None if weight is None else tensors.get(weight)
+        ranks = {(product.ranks[1 - product.port], product.ranks[product.port]) for product in readers}
+        if constant is None or len(ranks) > 1 or constant.value.is_graph_output():
+            continue
+        ((before, after),) = ranks
+        is_shared = {use.node for use in constant.value.uses()} != {product.node for product in readers}
+        if before and after and _MATRIX <= before < after <= _MOST and not is_shared:
+            shape = [1] * (after - before) + [int(size) for size in constant.tensor.shape.numpy()]
+            constant.value.shape = ir.Shape(shape)
+            graph_edits.store(constant, reshaped(constant.tensor, shape))
+            name = pinned_as(readers[0].node)
+            yield FormChange(FormChangeKind.RANK, name, before=before, after=after)
+
+
+def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> ir.TensorProtocol:
+    """Return `tensor` with the same values in this shape; an external tensor stays so, and is not read."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(constants.numbers(tensor).reshape(shape), dtype=tensor.dtype, name=tensor.name)
+    place = tensor.location, tensor.offset, tensor.length, tensor.dtype
+    return ir.ExternalTensor(*place, shape=ir.Shape(shape), name=tensor.name or "", base_dir=tensor.base_dir)
