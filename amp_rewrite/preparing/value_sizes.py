@@ -22,7 +22,7 @@ from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.control_flow import Binding
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.operators.record import Move, Trait
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing.value_shapes import Array, Known, build_structure
 from amp_rewrite.process import startup, worker, worker_process
@@ -158,7 +158,7 @@ class _Inference:
         count = len(self._contents)
         for node in itertools.chain.from_iterable(self._nodes.values()):
             arrays = None if node in self._tried else self._inputs(node)
-            if arrays is not None and self._is_computable(node, arrays):
+            if arrays is not None and self._is_computable(node):
                 self._tried.add(node)
                 for value, array in zip(node.outputs, self._evaluate(node, arrays), strict=True):
                     kind = self._types.get(value)
@@ -177,14 +177,14 @@ class _Inference:
         )
         return arrays if is_known else None
 
-    def _is_computable(self, node: ir.Node, arrays: Sequence[Array | None]) -> bool:
+    def _is_computable(self, node: ir.Node) -> bool:
         """Return whether a node is deterministic, and its outputs are small."""
-        if node.domain or record_of(node).traits & Trait.DRAWS or control_flow.bodies(node):
+        traits = record_of(node).traits
+        if node.domain or traits & Trait.DRAWS or control_flow.bodies(node):
             return False
         shapes = [_static(self._sizes.get(value)) for value in node.outputs if value.name]
-        if None in shapes:
-            return _most_elements(node, arrays) <= SMALL
-        return all(s is not None and math.prod(s) <= SMALL for s in shapes)
+        is_small = all(shape is not None and math.prod(shape) <= SMALL for shape in shapes)
+        return is_small or bool(traits & Trait.COUNTS)  # what is counted is never much more than there is
 
     def _evaluate(self, node: ir.Node, arrays: Sequence[Array | None]) -> Sequence[Array | None]:
         """Return the outputs of a node by onnx's evaluator; None where that fails."""
@@ -314,24 +314,3 @@ def _is_small(dtype: ir.DataType, count: int) -> bool:
 
 def _is(node: ir.Node, *operators: str) -> bool:
     return not node.domain and node.op_type in operators
-
-
-def _most_elements(node: ir.Node, arrays: Sequence[Array | None]) -> float:
-    """Return a number of elements that no output of a node exceeds, from the contents of its inputs."""
-    operands = [array for array in arrays if array is not None]
-    record = record_of(node)
-    if _is(node, "Range") and len(operands) == _ENDS:
-        start, limit, step = (float(array.reshape(-1)[0]) for array in operands)
-        return abs(limit - start) / abs(step) + 1 if step else math.inf
-    if _is(node, "ConstantOfShape", "Expand"):
-        size = operands[0].size if len(operands) > 1 else 1
-        return size * math.prod(map(float, operands[-1].reshape(-1)))
-    if record.traits & Trait.REPEATS:
-        return math.inf
-    if record.traits & Trait.COUNTS or record.move in _BOUNDED:
-        return sum(array.size * max(1, array.ndim) for array in operands)
-    return math.prod(array.size for array in operands) if record.traits & Trait.ELEMENTWISE else math.inf
-
-
-_ENDS = 3
-_BOUNDED = (Move.REARRANGES, Move.SELECTS, Move.JOINS, Move.EXTREMES, Move.BOUNDS)
