@@ -16,6 +16,8 @@ import onnx_ir as ir
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.control_flow import Binding
+from amp_rewrite.operators import catalogue
+from amp_rewrite.operators.record import Trait
 
 Fact = TypeVar("Fact")
 
@@ -90,14 +92,20 @@ def follow(
 def varying_values(
     nodes: GraphNodes, starts: Test = lambda _: False, *, by_sizes: bool = True
 ) -> set[ir.Value | None]:
-    """Return the values that depend on an input of the model or of a body, or on the nodes that pass the test
-    `starts`, other than by static sizes alone, or by any unless `by_sizes`.
+    """Return the values that depend on an input of the model or of a body, on random numbers, or on the nodes
+    that pass the test `starts`, other than by static sizes alone, or by any unless `by_sizes`.
 
     A runtime computes all others once.
     """
     inputs = (value for graph in nodes for value in graph.inputs if value.const_value is None)
     values: set[ir.Value | None] = set(inputs)
-    follow(next(iter(nodes)), nodes, values, starts, lambda node: _asks_for_sizes(node, known=by_sizes))
+    follow(
+        next(iter(nodes)),
+        nodes,
+        values,
+        lambda node: starts(node) or bool(catalogue.find(node.domain, node.op_type).traits & Trait.DRAWS),
+        lambda node: _asks_for_sizes(node, known=by_sizes),
+    )
     return values
 
 

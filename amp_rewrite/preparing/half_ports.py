@@ -168,8 +168,7 @@ def _is_computed(node: ir.Node) -> bool:
     """Return whether a node is computed in every run, whatever it reads: also one that dequantises weights,
     which runtimes leave as they are stored.
     """
-    is_source = node.op_type != "Constant" and not any(value is not None for value in node.inputs)
-    return is_source or control_flow.may_have_bodies(node) or node.op_type == DEQUANTIZE
+    return control_flow.may_have_bodies(node) or node.op_type == DEQUANTIZE
 
 
 _CLIPPED = (0, ~0)

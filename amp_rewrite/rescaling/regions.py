@@ -145,7 +145,9 @@ class _Solver:
         if len(self.rows_of.get(of, ())) != 1 or self.muls[of] or of in self.demanded:
             return False
         system = self.system
-        return all(system.source(each) or each in system.computed_once for each in self._members[of])
+        return all(
+            system.source(each) or system.value(each) not in system.varying for each in self._members[of]
+        )
 
     def _cost_backwards(self) -> Counter[Variable]:
         """Return the Muls that a change of a class takes towards the inputs: none where a stored value before
