@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,24 +32,6 @@ NEWEST = 24
 """The newest opset to which a model is raised: no operator gains a half kernel at a newer one."""
 
 
-def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
-    """Raise the opset to the one with the best outlook (half_ports), the lowest of several.
-
-    It stays if none is better, if the semantics of a node would change, or if a node would lose its kernels
-    on the target.
-    """
-    domain, old = _imported(model)
-    if form.opset is not None:
-        return _set_opset(model, form, form.opset)
-    if not form.raise_opset or not version_changes.OLDEST <= old < NEWEST or not _uniform(model, domain):
-        return ()
-    new = next(_Raising(model, old, form).best(), None)
-    if new is None:
-        return ()
-    _import(model, domain, new)
-    return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),)
-
-
 @dataclass(frozen=True, slots=True)
 class NewerOpset:
     """An opset at which more is half, and at which some nodes lose their kernels on the target, so that it
@@ -67,14 +49,23 @@ class NewerOpset:
         return f"no kernels for {', '.join(f'{n} {operator}' for operator, n in Counter(self.lost).items())}"
 
 
-def find_newer(model: ir.Model, form: Form) -> NewerOpset | None:
-    """Return the newer opset with the best outlook that `raise_opset` does not take for lost kernels; None
-    without one, and where the user decides.
+def raise_opset(model: ir.Model, form: Form) -> tuple[tuple[FormChange, ...], NewerOpset | None]:
+    """Raise the opset to the one with the best outlook (half_ports), the lowest of several; return with the
+    change the newer one that is better, but at which nodes lose their kernels.
+
+    It stays if none is better, if the semantics of a node would change, or if a node would lose its kernels
+    on the target. Nothing newer is offered where the user decides.
     """
     domain, old = _imported(model)
+    if form.opset is not None:
+        return _set_opset(model, form, form.opset), None
     if not form.raise_opset or not version_changes.OLDEST <= old < NEWEST or not _uniform(model, domain):
-        return None
-    return _Raising(model, old, form).beyond_kernels()
+        return (), None
+    new, newer = _Raising(model, old, form).choose()
+    if new == old:
+        return (), newer
+    _import(model, domain, new)
+    return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),), newer
 
 
 def without_kernels(model: ir.Model, form: Form, changes: Iterable[FormChange]) -> frozenset[ir.Node]:
@@ -144,33 +135,27 @@ class _Raising:
         self._nodes = [node for node in (*main, *inner) if not node.domain]
         self._calls = {half_ports.call(node, old) for node in self._nodes}
 
-    def best(self) -> Iterator[int]:
-        """Yield the versions to which the opset can be raised, the best first."""
-        versions = [v for v in range(self._old + 1, NEWEST + 1) if self._frees(v) and self._keeps_kernels(v)]
-        if not versions:
-            return
-        types = element_types.infer(self._model)
-        outlooks = {version: self._outlook(version, types) for version in (self._old, *versions)}
-        yield from self._better(outlooks, types)
-
-    def beyond_kernels(self) -> NewerOpset | None:
-        """Return the best version whatever kernels are lost there."""
-        versions = [version for version in range(self._old + 1, NEWEST + 1) if self._frees(version)]
-        types = element_types.infer(self._model) if versions else {}
-        outlooks = {version: self._outlook(version, types) for version in (self._old, *versions)}
-        for version in self._better(outlooks, types):
-            lost = (node.op_type for node in self._nodes if self._loses_kernels(node.op_type, version))
-            more = len(outlooks[version].half) - len(outlooks[self._old].half)
-            return NewerOpset(version, more, tuple(lost))
-        return None
-
-    def _better(self, outlooks: Mapping[int, Outlook], types: Types) -> Iterator[int]:
-        """Yield the versions with a better outlook than the model's, at which nodes mean the same, the best
-        first.
+    def choose(self) -> tuple[int, NewerOpset | None]:
+        """Return the version with the best outlook of those that keep all kernels, the present one if none is
+        better, and a newer one with a better outlook.
         """
-        for version in sorted(outlooks, key=lambda version: (-outlooks[version].gain, version)):
-            if outlooks[version].gain > outlooks[self._old].gain and self._is_free(version, types):
-                yield version
+        old = self._old
+        versions = [version for version in range(old + 1, NEWEST + 1) if self._frees(version)]
+        types = element_types.infer(self._model) if versions else {}
+        outlooks = {version: self._outlook(version, types) for version in (old, *versions)}
+
+        def better(than: int, keeps: Callable[[int], bool]) -> Iterator[int]:
+            for version in sorted(outlooks, key=lambda version: (-outlooks[version].gain, version)):
+                is_better = version > than and outlooks[version].gain > outlooks[than].gain
+                if is_better and keeps(version) and self.first_changed(version, types) is None:
+                    yield version
+
+        new = next(better(old, self._keeps_kernels), old)
+        for version in better(new, lambda _: True):
+            lost = [n.op_type for n in self._nodes if _loses_kernels(n.op_type, new, version, self._target)]
+            more = len(outlooks[version].half) - len(outlooks[new].half)
+            return new, NewerOpset(version, more, tuple(lost))
+        return new, None
 
     def _frees(self, version: int) -> bool:
         """Return whether a node can be half at a version, but not at the one before."""
@@ -198,9 +183,6 @@ class _Raising:
         return half_ports.predict_outlook(
             self._main, types, self._half, lambda domain: imported(domain) if domain else version
         )
-
-    def _is_free(self, version: int, types: Types) -> bool:
-        return self.first_changed(version, types) is None
 
     def first_changed(self, version: int, types: Types | None = None) -> ir.Node | None:
         """Return a node whose semantics may change; those whose check needs ranks come last."""

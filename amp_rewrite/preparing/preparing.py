@@ -111,8 +111,8 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         operators = {node.op_type for node in traversal.every_node(model.graph)}
     if "CastLike" in operators:
         _settle_casts(model)
-    changes += opset_raising.raise_opset(model, form)
-    newer = opset_raising.find_newer(model, form)
+    raised, newer = opset_raising.raise_opset(model, form)
+    changes += raised
     exclusions = form_changes.nodes_to_preserve(model, form)
     if form.fold:
         changes += _folded(model, form, held, exclusions, operators)
