@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model import constants, graph_edits, patterns, traversal
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema
@@ -47,7 +47,11 @@ def find_transposed(nodes: Iterable[ir.Node]) -> Collection[ir.Value]:
 
     Not of a constant: onnxruntime folds such a Transpose before it absorbs others.
     """
-    steps = [(node.outputs[0], _moves_first(node)) for node in nodes if _turns(node) and not _is_folded(node)]
+    steps = [
+        (node.outputs[0], _moves_first(node))
+        for node in nodes
+        if patterns.is_default(node, "Transpose") and not _is_folded(node)
+    ]
     visited: dict[tuple[ir.Value, bool], None] = {}
     while steps:
         step = value, is_moved = steps.pop()
@@ -79,7 +83,7 @@ def rank(value: ir.Value | None) -> int | None:
             return None
         if node.op_type == "Reshape":
             return _number_of_sizes(node)
-        if _turns(node) and (order := _perm(node)):
+        if patterns.is_default(node, "Transpose") and (order := _perm(node)):
             return len(order)
         value = node.inputs[0] if record_of(node).move and keeps_rank(node.op_type) else None
     return None
@@ -126,25 +130,15 @@ def _number_of_sizes(reshape: ir.Node) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _turns(node: ir.Node) -> bool:
-    """Return whether a node is a Transpose."""
-    return node.op_type == "Transpose" and node.domain == "" and len(node.outputs) == 1
-
-
 def _is_folded(transpose: ir.Node) -> bool:
     """Return whether a Transpose reads a constant that no caller can override, also through Casts."""
-    value = next(iter(transpose.inputs), None)
-    while value is not None and constants.stored_as(value) is None:
-        node = value.producer()
-        if node is None or node.op_type not in ("Cast", "Identity") or node.domain:
-            return False
-        value = next(iter(node.inputs), None)
-    return value is not None and not value.is_graph_input()
+    values = [patterns.origin(value) for value in transpose.inputs if value is not None]
+    return any(constants.stored_as(value) is not None and not value.is_graph_input() for value in values)
 
 
 def _moves_first(node: ir.Node) -> bool:
     """Return whether a Transpose moves the first axis; without `perm` it reverses them all."""
-    return _turns(node) and next(iter(_perm(node)), -1) != 0
+    return patterns.is_default(node, "Transpose") and next(iter(_perm(node)), -1) != 0
 
 
 def _perm(node: ir.Node) -> tuple[int, ...]:

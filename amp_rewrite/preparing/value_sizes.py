@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from amp_rewrite.model import constants, proto_traversal, traversal
+from amp_rewrite.model import constants, patterns, proto_traversal, traversal
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.control_flow import Binding
@@ -168,7 +168,7 @@ class _Inference:
 
     def _inputs(self, node: ir.Node) -> list[Array | None] | None:
         """Return the contents of the inputs of a node; None if one is unknown."""
-        if _is(node, "Shape", "Size") and node.inputs and node.inputs[0] is not None:
+        if patterns.is_default(node, "Shape", "Size") and node.inputs and node.inputs[0] is not None:
             shape = _static(self._sizes.get(node.inputs[0]))
             return None if shape is None else [_of_shape(shape)]
         arrays = [None if value is None else self._contents.get(value) for value in node.inputs]
@@ -250,7 +250,7 @@ class _Inference:
         start = None if condition is None else self._contents.get(condition)
         if not (condition is None if start is None else start.all()):
             return False
-        origin = _behind_identities(body.outputs[0])
+        origin = patterns.origin(body.outputs[0])
         again = self._contents.get(origin)
         return origin is body.inputs[1] or (again is not None and bool(again.all()))
 
@@ -274,13 +274,6 @@ class _Inference:
             is_collected = node.op_type == "Loop" and not binding.inputs
             sizes = (runs.get(binding.leaves[0][0]), *largest) if is_collected else largest
             yield from ((value, sizes) for port in binding.outputs for value in node.outputs[port : port + 1])
-
-
-def _behind_identities(value: ir.Value) -> ir.Value:
-    """Return the value that a chain of Identity nodes passes through."""
-    while (node := value.producer()) is not None and _is(node, "Identity") and node.inputs and node.inputs[0]:
-        value = node.inputs[0]
-    return value
 
 
 def _of_shape(shape: Shape) -> Array | None:
@@ -310,7 +303,3 @@ def _is_small(dtype: ir.DataType, count: int) -> bool:
     if dtype == ir.DataType.STRING:
         return False
     return count <= (FEW if dtype.is_floating_point() else SMALL)
-
-
-def _is(node: ir.Node, *operators: str) -> bool:
-    return not node.domain and node.op_type in operators
