@@ -27,21 +27,19 @@ Nodes = Iterator[onnx.NodeProto]
 def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> list[onnx.NodeProto]:
     """Return nodes with the same output shapes and types as a node; none if no equivalent is known."""
     rule = _EQUIVALENTS.get(node.op_type) if node.domain in ("", CONTRIB) else None
-    if rule is None or schema.integer(node, "channels_last"):
+    prefix = next((name(value) for value in node.outputs if value.name), "")
+    if rule is None or not prefix or schema.integer(node, "channels_last"):
         return []
-    call = _Call(
-        node,
-        [name(value) if value is not None else "" for value in node.inputs],
-        f"{name(node.outputs[0])}//",
-    )
+    call = _Call(node, [name(value) if value is not None else "" for value in node.inputs], f"{prefix}//")
     equivalents = [*rule(call)]
     made = {output for each in equivalents for output in each.output}
     for port, value in enumerate(node.outputs):
-        kind, like = types.get(value), call.like(port)
-        if like in made and value.name and isinstance(kind, ir.TensorType):
-            is_same = port == 0 and rule is _first and types.get(node.inputs[0]) == kind
-            to = {} if is_same else {"to": int(kind.dtype)}
-            equivalents.append(helper.make_node("Cast" if to else "Identity", [like], [name(value)], **to))
+        if value.name and call.like(port) in made:
+            kind = types.get(value)
+            is_cast = kind is not None and not (rule is _first and types.get(node.inputs[0]) == kind)
+            to = {"to": int(kind.dtype)} if kind is not None and is_cast else {}
+            operator = "Cast" if to else "Identity"  # a Cast of the first opsets names its type in words
+            equivalents.append(helper.make_node(operator, [call.like(port)], [name(value)], **to))
     return equivalents
 
 
