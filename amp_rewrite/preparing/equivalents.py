@@ -8,6 +8,7 @@ shape. onnxruntime's docs/ContribOperators.md describes the operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,9 +36,9 @@ def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> list[onnx.Nod
     made = {output for each in equivalents for output in each.output}
     for port, value in enumerate(node.outputs):
         if value.name and call.like(port) in made:
-            kind = types.get(value)
-            is_cast = kind is not None and not (rule is _first and types.get(node.inputs[0]) == kind)
-            to = {"to": int(kind.dtype)} if kind is not None and is_cast else {}
+            kind, first = types.get(value), node.inputs[0]
+            is_same = kind is None or (rule is _first and first is not None and types.get(first) == kind)
+            to: dict[str, Any] = {} if kind is None or is_same else {"to": int(kind.dtype)}
             operator = "Cast" if to else "Identity"  # a Cast of the first opsets names its type in words
             equivalents.append(helper.make_node(operator, [call.like(port)], [name(value)], **to))
     return equivalents
@@ -66,7 +67,7 @@ class _Call:
         """Return the name of what has the shape of an output."""
         return f"{self._prefix}{port}"
 
-    def make(self, operator: str, *inputs: str, to: str = "", **attributes: object) -> onnx.NodeProto:
+    def make(self, operator: str, *inputs: str, to: str = "", **attributes: Any) -> onnx.NodeProto:
         """Return a node whose output has the shape of the first output, unless it goes `to` another name."""
         return helper.make_node(operator, inputs, [to or self.like()], **attributes)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from amp_rewrite.process import worker, worker_process
 
 # A model without its weights for onnx's shape inference: its structure, and the data of small tensors.
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 SMALL = 1 << 7
 """The largest number of elements of a tensor that keeps its data: shapes and axes are among these."""
