@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.catalogue import names
 from amp_rewrite.operators.record import Trait
 
@@ -27,7 +28,9 @@ Nodes = Iterator[onnx.NodeProto]
 
 def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> list[onnx.NodeProto]:
     """Return nodes with the same output shapes and types as a node; none if no equivalent is known."""
+    record = catalogue.find(node.domain, node.op_type)
     rule = _EQUIVALENTS.get(node.op_type) if node.domain in ("", CONTRIB) else None
+    rule = _same(record.like) if record.like else rule
     prefix = next((name(value) for value in node.outputs if value.name), "")
     if rule is None or not prefix or schema.integer(node, "channels_last"):
         return []
@@ -93,30 +96,21 @@ def _skip(call: _Call) -> Nodes:
 
 
 def _same(operator: str, *ports: int) -> Callable[[_Call], Nodes]:
-    """Return a rule: the shape is that of an operator of ONNX with the attributes and some of the inputs."""
+    """Return a rule: the shapes are those of an operator of ONNX with the attributes and some of the inputs,
+    all that it has for none.
+    """
 
     def nodes(call: _Call) -> Nodes:
-        if call.has(*ports):
-            node = call.make(operator, *(call[port] for port in ports))
-            known = schema.of_onnx("", operator, onnx.defs.onnx_opset_version())
+        known = schema.of_onnx("", operator, onnx.defs.onnx_opset_version())
+        if known is not None and call.has(*ports):
+            node = call.make(operator, *([call[port] for port in ports] or call.inputs[: known.max_input]))
+            node.output.extend(call.like(port) for port in range(1, len(call.node.outputs)))
             for name, attribute in call.node.attributes.items():
-                if known is not None and name in known.attributes and not attribute.is_ref():
+                if name in known.attributes and not attribute.is_ref():
                     node.attribute.append(ir.serde.serialize_attribute(attribute))
             yield node
 
     return nodes
-
-
-def _recurrent(call: _Call) -> Nodes:
-    for node in _same("LSTM", 0, 1, 2)(call):
-        node.output.extend([call.like(1), call.like(2)])
-        yield node
-
-
-def _sampled(call: _Call) -> Nodes:
-    """Yield what has the channels of an image, and the other axes of a grid of places in it."""
-    if call.has(0, 1):
-        yield call.make("Einsum", call[0], call[1], equation="abij,aklm->abkl")
 
 
 def _embedding(call: _Call) -> Nodes:
@@ -224,19 +218,20 @@ def _crop(call: _Call) -> Nodes:
 
 _FAR = 1 << 31
 
-LIKE_FIRST = names(lambda each: each.traits & Trait.LIKE_FIRST, CONTRIB)
+_LIKE_FIRST = names(lambda each: each.traits & Trait.LIKE_FIRST, CONTRIB)
 """Operators whose first output has the shape of the first input."""
-MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
+_SUMS = names(lambda each: each.norm and len(each.norm.data) > 1, CONTRIB)
+"""Norms of a sum, which is their fourth output."""
+_MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
 MatMulIntegerToFloat""".split()
-"""Contrib operators with the inputs and the output shape of a MatMul."""
 
 _EQUIVALENTS: Mapping[str, Callable[[_Call], Nodes]] = {
-    **dict.fromkeys(LIKE_FIRST, _first),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip),
+    **dict.fromkeys(_LIKE_FIRST, _first),
+    **dict.fromkeys(_SUMS, _skip),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _same("Sum", 0, 3)),
     "QLinearWhere": _same("Sum", 0, 1, 4),
     "MulInteger": _same("Sum", 0, 2),
-    **dict.fromkeys(MATMULS, _product),
+    **dict.fromkeys(_MATMULS, _product),
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _packed),
     **dict.fromkeys(("Attention", "QAttention"), _attention),
     **dict.fromkeys(("MultiHeadAttention", "DecoderMaskedMultiHeadAttention"), _heads),
@@ -244,12 +239,7 @@ _EQUIVALENTS: Mapping[str, Callable[[_Call], Nodes]] = {
     "EmbedLayerNormalization": _embedding,
     "QLinearGlobalAveragePool": _same("GlobalAveragePool", 0),
     "QLinearConcat": _concat,
-    "QLinearConv": _same("Conv", 0, 3),
-    "FusedConv": _same("Conv", 0, 1),
-    "FusedGemm": _same("Gemm", 0, 1),
     "QGemm": _same("Gemm", 0, 3),
-    "DynamicQuantizeLSTM": _recurrent,
-    "GridSample": _sampled,
     "Crop": _crop,
 }
 
