@@ -1,26 +1,19 @@
-"""Element-wise comparison of stored tensors with the originals, rounded where they are half.
-
-Large tensors are checked while they are written to files, so that the proof need not read them again.
-"""
+"""Element-wise comparison of stored tensors with the originals, rounded where they are half."""
 
 from __future__ import annotations
 
 import functools
 import math
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.value_kinds import FLOAT
-from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 from amp_rewrite.numerics.rounding import BlockRounding
@@ -29,9 +22,6 @@ Array = NDArray[Any]
 
 Check = Callable[[Array, Array, Counter[Licence]], int | None]
 """Returns the position of the first wrong element of a block, None if all are right; counts licences used."""
-
-Rounding = Callable[[Array], Array | None]
-"""Returns a rounded block, valid until the next call; None where more than one result would be right."""
 
 HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by ONNX element type."""
@@ -49,12 +39,6 @@ def between(before: int, after: int) -> Check | None:
     return (
         functools.partial(_check_conversion, HALVES[after]) if before in HALVES and after in HALVES else None
     )
-
-
-@functools.cache
-def only_result(before: int, after: int) -> Rounding:
-    """Return a rounding of float32 blocks that are finite in half, where no other bits would be right."""
-    return _FiniteBlocks(HALVES[after]) if before == FLOAT and after in HALVES else lambda _: None
 
 
 def _first(wrong: Array) -> int | None:
@@ -227,27 +211,16 @@ def _is_finite(new: Array, half: Half) -> bool:
     return bool(bits.view(np.int16).max() < infinity and bits.max() < infinity | _SIGN)
 
 
-class _FiniteBlocks(threading.local):
-    """A `Rounding` with a buffer that each thread reuses."""
-
-    def __init__(self, half: Half) -> None:
-        self._half, self._round = half, BlockRounding(half)
-
-    def __call__(self, old: Array) -> Array | None:
-        new = self._round(old)
-        return new if _is_finite(new, self._half) else None
-
-
 class _RoundedBlocks(threading.local):
     """The check `rounded` for successive blocks, with a buffer that each thread reuses."""
 
     def __init__(self, half: Half) -> None:
-        self._half, self._only_result = half, _FiniteBlocks(half)
+        self._half, self._round = half, BlockRounding(half)
 
     def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
         """Implement `Check`."""
-        expected = self._only_result(old)
-        if expected is not None and _equal_bits(expected, new):
+        expected = self._round(old)
+        if _is_finite(expected, self._half) and _equal_bits(expected, new):
             return None
         return _first_not_rounded(old, new, uses, self._half)
 
@@ -272,90 +245,3 @@ def _check_widening(old: Array, new: Array, uses: Counter[Licence]) -> int | Non
     wide = old.astype(np.float32)
     wrong = wide.view(np.uint32) != np.ascontiguousarray(new).view(np.uint32)
     return _first(wrong & ~(np.isnan(wide) & np.isnan(new)))
-
-
-# ---- tensors checked at writing
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The location of a tensor's elements in a file: byte offset, element type, and number."""
-
-    file: FileIdentity
-    offset: int
-    data_type: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A tensor written to a file, its source, and the licences used."""
-
-    source: Extent
-    data_type: int
-    size: int
-    exponent: int
-    uses: Counter[Licence]
-
-
-_Start = tuple[int, int, int]
-"""The device and inode of a file, and a byte offset."""
-
-
-class WrittenTensors:
-    """The outcomes of checks at writing; those of a file that has changed since are void."""
-
-    def __init__(self) -> None:
-        self._found: dict[_Start, _Written] = {}
-        self._files: dict[tuple[int, int], FileIdentity] = {}
-
-    def write(
-        self,
-        file: BinaryIO,
-        data_type: int,
-        source: Extent,
-        blocks: Iterable[Array],
-        convert: Callable[[Array], Array],
-        exponent: int = 0,
-    ) -> None:
-        """Write a tensor of a type to a file, from blocks of `source`. A block is rounded by the check itself
-        where only one result is right, else by `convert`, whose result is checked. With an exponent e,
-        `convert` also multiplies by 2^-e.
-
-        A tensor with a wrong block is not recorded; the later comparison reports it. Raises OSError.
-        """
-        check, convert_exactly = (
-            between(source.data_type, data_type),
-            only_result(source.data_type, data_type),
-        )
-        if exponent:
-            check, convert_exactly = check and rescaled(check, exponent), lambda _: None
-        start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
-        for before in blocks:
-            after = convert_exactly(before)
-            if after is None:
-                after = convert(before)
-                right = right and check is not None and check(before, after, uses) is None
-            file.write(after.astype(after.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)
-            size += after.size
-        if right and size == source.size and Licence.RESTORED not in uses:  # a property of the whole tensor
-            status = os.fstat(file.fileno())
-            record = _Written(source, data_type, size, exponent, uses)
-            self._found[status.st_dev, status.st_ino, start] = record
-
-    def close(self, path: Path) -> None:
-        """Mark a file as complete: any later write to it voids the recorded checks."""
-        identity = FileIdentity.of(path.stat())
-        self._files[identity.device, identity.inode] = identity
-
-    def uses(self, old: Extent, new: Extent, exponent: int) -> Counter[Licence] | None:
-        """Return the licences used in writing `new` from `old` times 2^-exponent; None if that was not
-        recorded.
-        """
-        if self._files.get((new.file.device, new.file.inode)) != new.file:
-            return None
-        record = self._found.get((new.file.device, new.file.inode, new.offset))
-        if record is None or record.source != old:
-            return None
-        written = record.data_type, record.size, record.exponent
-        return record.uses.copy() if written == (new.data_type, new.size, exponent) else None

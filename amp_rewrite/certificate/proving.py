@@ -11,7 +11,6 @@ from onnx import TensorProto, TypeProto
 from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes, sizes_of
-from amp_rewrite.certificate.exchanges import follow_unknown_cast
 from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import (
     differing_attribute,
@@ -23,7 +22,7 @@ from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes
 from amp_rewrite.certificate.numbering import canonical_domain
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.stored_tensors import Held
-from amp_rewrite.certificate.value_kinds import CAST_LIKE, FLOAT, Kind
+from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.operators.catalogue import find
 from amp_rewrite.operators.record import Trait
 
@@ -58,24 +57,12 @@ class Proving(Proof):
                 at = self._stack.pop()
                 self._step(*at)
             at = (MISSING, MISSING, "")
-            self._compare_types()
             self._folded.prove()
             self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
             refuse_other_shapes(a, b, self.ranks, [*self._declared()])
         except DifferentError as difference:
             return self._failed(difference, at)
         return Certificate(True, self._compared, self._uses())
-
-    def _compare_types(self) -> None:
-        """Raise DifferentError for a type that a value of the result decides, and no equal one does."""
-        types, partners = self.types, dict[int, set[int]]()
-        for left, right in self._seen if self.same_types else ():
-            partners.setdefault(right, set()).add(left)
-        for before, after in self.same_types:
-            equal = partners.get(self.rewritten.roots[-after], set[int]())
-            if not any(before in (-left, types.of(left), types.declared(left)) for left in equal):
-                place = (max(-before, MISSING), -after, "")  # a type is no value of the original
-                raise DifferentError("it may have another type for a custom operator", place)
 
     def _declared(self) -> Iterator[Declared]:
         """Yield the result's declarations of values that are compared, or that replace a node."""
@@ -116,8 +103,6 @@ class Proving(Proof):
             self._stored(left, right, output)
         elif a.kinds[left] == FLOAT and second is not None and self._is_float_cast(second):
             self._push([(left, second.inputs[0])], output)
-        elif second is not None and second.operator == CAST_LIKE:
-            self._push(follow_unknown_cast(self, left, second), output)
         elif first is not None and (rule := exchanges.rule(first, second)) is not None:
             self._push(rule(self, first, right), output)
         else:

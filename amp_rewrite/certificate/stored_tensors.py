@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -94,22 +94,10 @@ def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 
     if exponent:
         check, restored = (element_checks.rescaled(each, exponent) for each in (check, restored))
     both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
-    uses = _uses_at_writing(original, rewritten, exponent)
-    if uses is not None and agree_in_places(check, *both):
-        return replace(comparison, uses=_of_whole(uses))
     comparison.problem, comparison.uses = _check_all(check, *both)
     if comparison.uses[Licence.RESTORED]:  # a property of all elements or none
         comparison.problem, comparison.uses = _check_all(restored, *both)
     return comparison
-
-
-def _uses_at_writing(original: Held, rewritten: Held, exponent: int) -> Counter[Licence] | None:
-    """Return the licences used if a tensor was checked at writing; None if it was not."""
-    written = None if rewritten.folder is None else rewritten.folder.written
-    if written is None:
-        return None
-    before, after = (tensors.extent(each.tensor, each.folder) for each in (original, rewritten))
-    return written.uses(before, after, exponent) if before and after else None
 
 
 def _check_all(check: Check, old: Array, new: Array) -> tuple[str, Counter[Licence]]:
@@ -185,7 +173,7 @@ PART = 1 << 22
 """The elements of a part: 16 MiB of float32."""
 
 _FEW = 1 << 10
-"""The elements read per part to confirm only the location of a tensor, and the most of a bound."""
+"""The most elements of a bound."""
 
 
 def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[str, Counter[Licence]]]:
@@ -208,10 +196,3 @@ def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[str, Cou
         return
     with ThreadPoolExecutor(_THREADS) as pool:
         yield from pool.map(run, parts)
-
-
-def agree_in_places(check: Check, old: Array, new: Array) -> bool:
-    """Return whether a few elements at the start of each part, and the last ones, are right."""
-    starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
-    parts = [slice(start, start + _FEW) for start in starts]
-    return all(check(old[part], new[part], Counter()) is None for part in parts)

@@ -13,10 +13,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from amp_rewrite.certificate.element_checks import Array, Extent, WrittenTensors
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import FileIdentity
 
 BLOCK = 1 << 18
 """The elements of a block: 1 MiB of float32 fits a core's cache, and each thread holds one in memory."""
@@ -31,18 +30,15 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a model by its path, the folders that may hold its external data, and the checks made
-    when its tensors were written.
-    """
+    """The folder of a model by its path, and the folders that may hold its external data."""
 
     path: Path
     roots: frozenset[Path]
-    written: WrittenTensors | None = None
 
     @classmethod
-    def of(cls, model: Path, written: WrittenTensors | None = None) -> Folder:
+    def of(cls, model: Path) -> Folder:
         """Return the folder of a model file; external data may be beside the file or a link to it."""
-        return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)), written)
+        return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)))
 
 
 def dims(tensor: TensorProto) -> tuple[int, ...]:
@@ -166,18 +162,6 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Array:
         ) from error
 
 
-def extent(tensor: TensorProto, folder: Folder | None) -> Extent | None:
-    """Return the location of a tensor's elements, if that is a file that can be read."""
-    if not _is_external(tensor, folder):
-        return None
-    entries, (_, count) = _external_entries(tensor), _stored_type(tensor)
-    place = _place(tensor, entries.get("location", ""), folder)
-    try:
-        return Extent(FileIdentity.of(place.stat()), _offset(entries), tensor.data_type, count)
-    except (OSError, ValueError):  # reading reports it
-        return None
-
-
 def _offset(entries: Mapping[str, str]) -> int:
     """Return the byte offset of a tensor in its file; ValueError for anything but digits."""
     text = entries.get("offset") or "0"
@@ -215,15 +199,7 @@ class InFolder:
     folder: Path
 
 
-@dataclass(frozen=True, slots=True)
-class JustWritten:
-    """The path of a model, and the checks made when its tensors were written."""
-
-    path: Path
-    tensors: WrittenTensors
-
-
-Source = str | os.PathLike[str] | bytes | ModelProto | InFolder | JustWritten
+Source = str | os.PathLike[str] | bytes | ModelProto | InFolder
 """A path, serialised bytes, or a ModelProto with or without a folder."""
 
 
@@ -238,17 +214,12 @@ def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
         return source.model, Folder.of(source.folder / "model.onnx"), "the given model"
     if isinstance(source, bytes):
         return _parse(lambda: source, "the given bytes"), None, "the given bytes"
-    if isinstance(source, JustWritten):
-        return _in_file(source.path, source.tensors)
     if isinstance(source, (str, os.PathLike)):
-        return _in_file(Path(source))
+        path = Path(source)
+        return _parse(lambda: reading.read(path), str(path)), Folder.of(path), str(path)
     inner = ", such as its attribute model" if hasattr(source, "model") else ""
     remedy = f"give a path, bytes, or a ModelProto{inner}"
     raise ModelError(f"{type(source).__name__} is not a model", remedy=remedy)
-
-
-def _in_file(path: Path, written: WrittenTensors | None = None) -> tuple[ModelProto, Folder, str]:
-    return _parse(lambda: reading.read(path), str(path)), Folder.of(path, written), str(path)
 
 
 def _parse(data: Callable[[], bytes], where: str) -> ModelProto:
