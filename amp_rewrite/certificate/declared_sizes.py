@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx import FunctionProto, GraphProto, TypeProto
 
 from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
-from amp_rewrite.certificate.shapes import Ranks, infer_shapes
+from amp_rewrite.certificate.shapes import infer_shapes
 from amp_rewrite.certificate.value_kinds import find_schema
 
 Declared = tuple[Any, int, int]
@@ -29,88 +29,78 @@ def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
                     yield info, number
 
 
-def refuse_other_shapes(
-    original: Numbered, rewritten: Numbered, ranks: Ranks, declared: Collection[Declared]
-) -> None:
+def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Collection[Declared]) -> None:
     """Raise DifferentError for a declared size or rank that neither the original declares of an equal value
-    nor onnx infers from the inputs of the result, and for a name that stands for two open sizes. For outputs
-    of operators unknown to onnx, and for all values if onnx fails on both models, the original's declaration
-    decides, if there is one.
+    nor onnx infers from the inputs of the result, and for a name that stands for two open sizes. Behind
+    operators unknown to onnx, and where it fails on both models, what has no other size may be declared.
     """
-    sources_of: dict[int, list[_Dims]] = {}
+    declared_of: dict[int, list[_Dims]] = {}
     for info, number in declared_shapes(original):
         if (dims := sizes_of(info.type)) is not None:
-            sources_of.setdefault(original.roots[number], []).append(dims)
-    unknown: _Unknown = {}
-    for info, left, right in declared:
-        dims, sources = sizes_of(info.type), sources_of.get(left, ())
-        is_opaque = not sources and _is_opaque(original.makers[left])
-        if dims is not None and not is_opaque and not (_agrees(dims, sources) and _is_named(dims, sources)):
-            unknown[info.name] = dims, left, right
-    inferred = _inferred_dims(rewritten, unknown) if unknown else {}
-    if inferred is None and infer_shapes(original.proto) is None:
-        unknown = _with_sources(unknown, sources_of, {})
-    inferred = inferred or {}
-    operators = {(*node.operator, node.version) for node in rewritten.nodes}
-    is_whole = all(find_schema(*each) for each in operators)
-    if not is_whole:  # onnx infers nothing behind such a node
-        unknown = _with_sources(unknown, sources_of, inferred)
-    _refuse_unknown(unknown, sources_of, inferred, ranks)
-    known = (
-        (dims, [*sources_of.get(left, ()), *inferred.get(name, ())])
-        for name, (dims, left, _) in unknown.items()
-    )
-    if not all(_is_named(dims, sources) for dims, sources in known):
-        borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
-        anew = _inferred_dims(rewritten) if is_whole else None
-        _refuse_merged(declared, sources_of, anew, borders)
+            declared_of.setdefault(original.roots[number], []).append(dims)
+    rows = [
+        _Row(info.name, dims, left, right, declared_of.get(left, []))
+        for info, left, right in declared
+        if (dims := sizes_of(info.type)) is not None
+    ]
+    doubtful = [row for row in rows if row.dims not in row.declared]
+    doubtful = [row for row in doubtful if row.declared or not _is_opaque(original.makers[row.left])]
+    unknown = {row.name for row in doubtful}
+    graph = infer_shapes(rewritten.proto, unknown) if unknown else None
+    inferred = {} if graph is None else _sizes_in(graph)
+    is_whole = not any(map(_is_opaque, rewritten.nodes))
+    if unknown and graph is None and infer_shapes(original.proto) is None:
+        is_whole = False
+    for row in doubtful:
+        sources = [*row.declared, *inferred.get(row.name, ())]
+        is_right = _is_possible if row.left == MISSING else _agrees
+        if (sources or is_whole) and not is_right(row.dims, sources):
+            problem = f"the shape that it declares, {_format_dims(row.dims)}, is not known"
+            raise DifferentError(problem, (row.left, row.right, ""))
+    borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
+    _refuse_merged(rows if unknown else (), inferred if is_whole else {}, borders, is_whole=is_whole)
 
 
 _Size = int | str | None
 """A size, the name of an open one, or None."""
 
 _Dims = Sequence[_Size]
-_Unknown = dict[str, tuple[_Dims, int, int]]
-_Sources = Mapping[Any, Sequence[_Dims]]
 
 
-def _with_sources(unknown: _Unknown, sources_of: _Sources, inferred: _Sources) -> _Unknown:
-    """Return the values whose shapes the original declares, or onnx infers."""
-    return {name: each for name, each in unknown.items() if sources_of.get(each[1]) or inferred.get(name)}
+class _Row(NamedTuple):
+    """A shape that the result declares, and those that the original declares of the equal value."""
 
-
-def _refuse_unknown(unknown: _Unknown, sources_of: _Sources, inferred: _Sources, ranks: Ranks) -> None:
-    for name, (dims, left, right) in unknown.items():
-        sources = [*sources_of.get(left, ()), *inferred.get(name, ())]
-        if _agrees(dims, sources) if left != MISSING else _is_possible(dims, sources):
-            continue
-        rank = None if sources else ranks.of(left)
-        if rank is None or len(dims) != rank or any(isinstance(size, int) for size in dims):
-            raise DifferentError(
-                f"the shape that it declares, {_format_dims(dims)}, is not known", (left, right, "")
-            )
+    name: str
+    dims: _Dims
+    left: int
+    right: int
+    declared: Sequence[_Dims]
 
 
 def _refuse_merged(
-    declared: Iterable[Declared], sources_of: _Sources, inferred: _Sources | None, borders: Container[_Size]
+    rows: Iterable[_Row],
+    inferred: Mapping[str, Sequence[_Dims]],
+    borders: Container[_Size],
+    *,
+    is_whole: bool,
 ) -> None:
     """Raise DifferentError for a name of two open sizes: a runtime may use one buffer for values of the same
     declared shape. The original tells which sizes are the same, by names; the `borders` of the model have the
-    same ones in both. So does onnx, by names of its own, where sizes were `inferred`.
+    same ones in both. So does onnx, by names of its own.
     """
-    axes: dict[str, list[tuple[set[tuple[_Size, ...]], int, int]]] = {}
-    for info, left, right in declared:
-        for axis, size in enumerate(sizes_of(info.type) or ()):
+    places_of: dict[str, list[tuple[set[tuple[bool, _Size]], _Row]]] = {}
+    for row in rows:
+        for axis, size in enumerate(row.dims):
             if isinstance(size, str):
-                sources = sources_of.get(left, ()), (inferred or {}).get(info.name, ())
-                known = {(at, *dims[axis : axis + 1]) for at, each in enumerate(sources) for dims in each}
-                axes.setdefault(size, []).append((known - {(0, None), (1, None)}, left, right))
-    for size, places in axes.items():
-        meaning: set[tuple[_Size, ...]] = {(0, size), (1, size)} if size in borders else set()
-        for known, left, right in sorted(places, key=lambda place: -len(place[0])):
-            if meaning and meaning.isdisjoint(known) and (known or inferred is not None):
+                known = {(False, dims[axis]) for dims in row.declared if axis < len(dims)}
+                known |= {(True, dims[axis]) for dims in inferred.get(row.name, ()) if axis < len(dims)}
+                places_of.setdefault(size, []).append((known - {(False, None), (True, None)}, row))
+    for size, places in places_of.items():
+        meaning: set[tuple[bool, _Size]] = {(False, size), (True, size)} if size in borders else set()
+        for known, row in sorted(places, key=lambda place: -len(place[0])):
+            if meaning and meaning.isdisjoint(known) and (known or is_whole):
                 problem = f"the name that it declares for a size, '{size}', is that of another"
-                raise DifferentError(problem, (left, right, ""))
+                raise DifferentError(problem, (row.left, row.right, ""))
             meaning |= known
 
 
@@ -121,20 +111,16 @@ def _is_opaque(node: Node | None) -> bool:
 
 def _is_possible(dims: _Dims, sources: Iterable[_Dims]) -> bool:
     """Return whether no source has another rank or size, which suffices for a value without a counterpart."""
-    return all(
-        len(source) == len(dims)
-        and all(
-            one == other or not (isinstance(one, int) and isinstance(other, int))
-            for one, other in zip(dims, source, strict=True)
-        )
-        for source in sources
+    pairs = (zip(dims, source, strict=True) for source in sources if len(source) == len(dims))
+    return all(len(source) == len(dims) for source in sources) and not any(
+        isinstance(one, int) and isinstance(other, int) and one != other
+        for pair in pairs
+        for one, other in pair
     )
 
 
 def _agrees(dims: _Dims, sources: Collection[_Dims]) -> bool:
     """Return whether each size occurs in a source, and all have the same rank."""
-    if dims in sources:
-        return True
     if not sources or any(len(each) != len(dims) for each in sources):
         return False
     return all(
@@ -142,26 +128,16 @@ def _agrees(dims: _Dims, sources: Collection[_Dims]) -> bool:
     )
 
 
-def _is_named(dims: _Dims, sources: Collection[_Dims]) -> bool:
-    """Return whether each name of an open size occurs in a source of the same rank."""
-    pairs = zip(dims, *sources, strict=True)
-    return dims in sources or all(not isinstance(size, str) or size in sizes for size, *sizes in pairs)
-
-
-def _inferred_dims(model: Numbered, unknown: Container[str] | None = None) -> dict[str, list[_Dims]] | None:
-    """Return the sizes that onnx infers of `unknown` values, by default all, by name; None where it fails."""
-    graph = infer_shapes(model.proto, unknown)
-    if graph is None:
-        return None
+def _sizes_in(graph: GraphProto) -> dict[str, list[_Dims]]:
+    """Return the sizes of the values of a graph and its bodies, by name."""
     sizes: dict[str, list[_Dims]] = {}
     waiting = [graph]
     while waiting:
         graph = waiting.pop()
         for info in (*graph.value_info, *graph.input, *graph.output):
-            if (unknown is None or info.name in unknown) and (dims := sizes_of(info.type)) is not None:
+            if (dims := sizes_of(info.type)) is not None:
                 sizes.setdefault(info.name, []).append(dims)
-        for node in graph.node:
-            waiting.extend(each.g for each in node.attribute if each.HasField("g"))
+        waiting.extend(each.g for node in graph.node for each in node.attribute if each.HasField("g"))
     return sizes
 
 

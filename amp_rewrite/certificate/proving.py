@@ -59,7 +59,7 @@ class Proving(Proof):
             at = (MISSING, MISSING, "")
             self._folded.prove()
             self.uses[Licence.RESCALED] = rescaling.prove(b, self.changes)
-            refuse_other_shapes(a, b, self.ranks, [*self._declared()])
+            refuse_other_shapes(a, b, [*self._declared()])
         except DifferentError as difference:
             return self._failed(difference, at)
         return Certificate(True, self._compared, self._uses())
