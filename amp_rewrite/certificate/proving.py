@@ -10,7 +10,6 @@ from onnx import TensorProto, TypeProto
 
 from amp_rewrite.certificate import exchanges, rescaling, stored_tensors, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
-from amp_rewrite.certificate.declared_sizes import Declared, declared_shapes, refuse_other_shapes, sizes_of
 from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import (
     differing_attribute,
@@ -21,6 +20,7 @@ from amp_rewrite.certificate.node_comparison import (
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of, is_plain_cast
 from amp_rewrite.certificate.numbering import canonical_domain
 from amp_rewrite.certificate.proof import Pair, Proof
+from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes, sizes_of
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.operators.catalogue import find
