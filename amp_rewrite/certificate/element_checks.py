@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +15,6 @@ from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
-from amp_rewrite.numerics.rounding import BlockRounding
 
 Array = NDArray[Any]
 
@@ -27,18 +25,14 @@ HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by ONNX element type."""
 
 
-@functools.cache  # the buffers serve every tensor of a thread
 def between(before: int, after: int) -> Check | None:
     """Return the check for elements converted from one type to another; None for a forbidden conversion."""
     if before == after:
-        return _check_clamped_float if before == FLOAT else _check_identity
-    if before == FLOAT and after in HALVES:
-        return _RoundedBlocks(HALVES[after])
+        return _check_identity
     if before in HALVES and after == FLOAT:
         return _check_widening
-    return (
-        functools.partial(_check_conversion, HALVES[after]) if before in HALVES and after in HALVES else None
-    )
+    is_float = before == FLOAT or before in HALVES
+    return functools.partial(rounded, HALVES[after]) if is_float and after in HALVES else None
 
 
 def _first(wrong: Array) -> int | None:
@@ -53,23 +47,6 @@ def _check_identity(old: Array, new: Array, _: Counter[Licence]) -> int | None:
     if old.dtype == new.dtype and old.tobytes() == new.tobytes():
         return None
     return _first((_bits(old) != _bits(new)).any(axis=1))
-
-
-def _check_clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """Check for equal bits, or for saturation of all elements beyond the range of one half type."""
-    if np.array_equal(old.view(np.uint32), new.view(np.uint32)):
-        return None
-    differs = old.view(np.uint32) != new.view(np.uint32)
-    for half in (FLOAT16, BFLOAT16):
-        clamped = _clamp_mask(old, half) & (new == np.copysign(np.float32(half.fill), old))
-        if not (differs & ~clamped).any():
-            uses[Licence.CLAMPED] += int(differs.sum())
-            return None
-    if any(_is_restored(old, new, half, Counter()) for half in (FLOAT16, BFLOAT16)):
-        uses[Licence.RESTORED] += 1
-        return None
-    within = differs & ~_clamp_mask(old, FLOAT16)
-    return _first(within if within.any() else differs)
 
 
 def rescaled(check: Check, exponent: int) -> Check:
@@ -108,15 +85,23 @@ def least_exponent(old: Array, new: Array) -> int | None:
 TINY = float(np.finfo(np.float32).tiny)
 
 
-def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """Check float32 elements that were rounded or saturated to half, and widened again."""
-    uses[Licence.RESTORED] = 1
-    for half in (FLOAT16, BFLOAT16):
-        half_uses = Counter[Licence]()
+def check_restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+    """Check a whole float32 tensor: numbers beyond the range of one half type saturated, or all were rounded
+    or saturated to it, and widened again.
+    """
+    differs = old.view(np.uint32) != new.view(np.uint32)
+    for half in HALVES.values():
+        clamped = _clamp_mask(old, half) & (new == np.copysign(np.float32(half.fill), old))
+        if not (differs & ~clamped).any():
+            uses[Licence.CLAMPED] += int(differs.sum())
+            return None
+    for half in HALVES.values():
+        half_uses = Counter({Licence.RESTORED: 1})
         if _is_restored(old, new, half, half_uses):
             uses.update(half_uses)
             return None
-    return int(np.argmax(old.view(np.uint32) != new.view(np.uint32)))
+    within = differs & ~_clamp_mask(old, FLOAT16)
+    return _first(within if within.any() else differs)
 
 
 def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
@@ -126,7 +111,7 @@ def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> 
     with np.errstate(all="ignore"):
         narrow = new.astype(half.numpy)
         is_exact = (narrow.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
-    if is_exact.all() and rounded(old, narrow, uses, half) is None:
+    if is_exact.all() and rounded(half, old, narrow, uses) is None:
         return True
     return half is FLOAT16 and any(_is_rounded_at(exponent, old, new) for exponent in _exponents(new))
 
@@ -161,7 +146,7 @@ def _clamp_mask(old: Array, half: Half) -> Array:
     return np.isfinite(old) & (np.abs(old) > half.largest)
 
 
-def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
+def rounded(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Return the position of the first element that is neither rounded nor saturated to half correctly; None
     if all are. Counts the licences used.
     """
@@ -205,43 +190,17 @@ def _equal_bits(expected: Array, actual: Array) -> bool:
 
 def _is_finite(new: Array, half: Half) -> bool:
     """Return whether all elements are finite, the common case; a NaN may have any bits."""
-    bits, infinity = new.view(np.uint16), _infinity(half)
-    if not np.bitwise_or.reduce(bits, axis=None) & _TWO:  # one pass over most weights, in place of two
-        return True
-    return bool(bits.view(np.int16).max() < infinity and bits.max() < infinity | _SIGN)
-
-
-class _RoundedBlocks(threading.local):
-    """The check `rounded` for successive blocks, with a buffer that each thread reuses."""
-
-    def __init__(self, half: Half) -> None:
-        self._half, self._round = half, BlockRounding(half)
-
-    def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-        """Implement `Check`."""
-        expected = self._round(old)
-        if _is_finite(expected, self._half) and _equal_bits(expected, new):
-            return None
-        return _first_not_rounded(old, new, uses, self._half)
+    return bool((new.view(np.uint16) & ~_SIGN).max(initial=0) < _infinity(half))
 
 
 _SIGN = np.uint16(0x8000)
-_TWO = np.uint16(0x4000)
-"""The bit of either half type that is set exactly in magnitudes of 2 or more."""
 
 
 def _infinity(half: Half) -> Any:
     return np.array(np.inf, half.numpy).view(np.uint16)[()]
 
 
-def _check_conversion(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """Check elements of one half type that were rounded to the other, with the licences of `rounded`."""
-    uses[Licence.CONVERTED] += 1
-    return rounded(old, new, uses, half)
-
-
-def _check_widening(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    uses[Licence.WIDENED] += 1
+def _check_widening(old: Array, new: Array, _: Counter[Licence]) -> int | None:
     wide = old.astype(np.float32)
     wrong = wide.view(np.uint32) != np.ascontiguousarray(new).view(np.uint32)
     return _first(wrong & ~(np.isnan(wide) & np.isnan(new)))
