@@ -91,7 +91,7 @@ def check_restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None
     """
     differs = old.view(np.uint32) != new.view(np.uint32)
     for half in HALVES.values():
-        clamped = _clamp_mask(old, half) & (new == np.copysign(np.float32(half.fill), old))
+        clamped = _is_clamped(old, new, half)
         if not (differs & ~clamped).any():
             uses[Licence.CLAMPED] += int(differs.sum())
             return None
@@ -146,6 +146,15 @@ def _clamp_mask(old: Array, half: Half) -> Array:
     return np.isfinite(old) & (np.abs(old) > half.largest)
 
 
+def _is_clamped(old: Array, new: Array, half: Half) -> Array:
+    """Return where float32 numbers beyond the range of half became a fill of their sign."""
+    return _clamp_mask(old, half) & (np.signbit(old) == np.signbit(new)) & np.isin(np.abs(new), _FILLS[half])
+
+
+_FILLS = {FLOAT16: (FLOAT16.fill, FLOAT16.largest, 1e4), BFLOAT16: (BFLOAT16.fill,)}
+"""What masks become: ours, and in float16 those of onnxruntime's and onnxconverter-common's converters."""
+
+
 def rounded(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Return the position of the first element that is neither rounded nor saturated to half correctly; None
     if all are. Counts the licences used.
@@ -160,8 +169,7 @@ def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Hal
     bits, expected = new.view(np.uint16), rounding.convert(old, half).view(np.uint16)
     differs = expected != bits
     if differs.any():
-        fill = np.copysign(np.float32(half.fill), old).astype(half.numpy).view(np.uint16)
-        clamped = differs & _clamp_mask(old, half) & (bits == fill)
+        clamped = differs & _is_clamped(old, new.astype(np.float32), half)
         uses[Licence.CLAMPED] += int(clamped.sum())
         lifted = differs & _lift_mask(old, new, half)
         uses[Licence.LIFTED] += int(lifted.sum())

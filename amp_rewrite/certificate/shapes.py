@@ -218,34 +218,45 @@ def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
 
 def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Collection[Declared]) -> None:
     """Raise DifferentError for a declared size or rank that neither the original declares of an equal value
-    nor onnx infers from the inputs of the result, and for a name that stands for two open sizes. Behind
-    operators unknown to onnx, and where it fails on both models, what has no other size may be declared.
+    nor onnx infers from either model, and for a name that stands for two open sizes. Behind operators unknown
+    to onnx, and where it fails on both models, what has no other size may be declared.
     """
     declared_of: dict[int, list[_Dims]] = {}
+    inferred_of: dict[int, list[_Dims]] = {}
     for info, number in declared_shapes(original):
         if (dims := sizes_of(info.type)) is not None:
             declared_of.setdefault(original.roots[number], []).append(dims)
     rows = [
-        _Row(info.name, dims, left, right, declared_of.get(left, []))
+        _Row(info.name, dims, left, right, declared_of.get(left, ()), inferred_of.setdefault(left, []))
         for info, left, right in declared
         if (dims := sizes_of(info.type)) is not None
     ]
-    doubtful = [row for row in rows if row.dims not in row.declared]
-    doubtful = [row for row in doubtful if row.declared or not _is_opaque(original.makers[row.left])]
-    unknown = {row.name for row in doubtful}
-    graph = infer_shapes(rewritten.proto, unknown) if unknown else None
-    inferred = {} if graph is None else _sizes_in(graph)
-    is_whole = not any(map(_is_opaque, rewritten.nodes))
-    if unknown and graph is None and infer_shapes(original.proto) is None:
-        is_whole = False
+    if not (doubtful := _doubtful(rows, original)):
+        return
+    before = infer_shapes(original.proto, ())
+    inferred = {} if before is None else _sizes_in(before)
+    for number, root in enumerate(original.roots):
+        node = original.makers[number]
+        if root in inferred_of and (node is None or node.scope.bound is None):
+            inferred_of[root].extend(inferred.get(original.names[number], ()))
+    doubtful = _doubtful(doubtful, original)
+    after = infer_shapes(rewritten.proto, {row.name for row in doubtful}) if doubtful else None
+    inferred = {} if after is None else _sizes_in(after)
+    is_whole = not any(map(_is_opaque, rewritten.nodes)) and (before, after) != (None, None)
     for row in doubtful:
-        sources = [*row.declared, *inferred.get(row.name, ())]
+        sources = [*row.declared, *row.inferred, *inferred.get(row.name, ())]
         is_right = _is_possible if row.left == MISSING else _agrees
         if (sources or is_whole) and not is_right(row.dims, sources):
             problem = f"the shape that it declares, {_format_dims(row.dims)}, is not known"
             raise DifferentError(problem, (row.left, row.right, ""))
     borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
-    _refuse_merged(rows if unknown else (), inferred if is_whole else {}, borders, is_whole=is_whole)
+    _refuse_merged(rows, inferred, borders, is_whole=is_whole)
+
+
+def _doubtful(rows: Iterable[_Row], original: Numbered) -> Sequence[_Row]:
+    """Return the declarations that no source has, unless an operator unknown to onnx makes the value."""
+    rows = [row for row in rows if row.dims not in row.declared and row.dims not in row.inferred]
+    return [row for row in rows if row.declared or not _is_opaque(original.makers[row.left])]
 
 
 _Size = int | str | None
@@ -255,13 +266,16 @@ _Dims = Sequence[_Size]
 
 
 class _Row(NamedTuple):
-    """A shape that the result declares, and those that the original declares of the equal value."""
+    """A shape that the result declares, and those that the original declares of the equal value, and those
+    that onnx infers of it.
+    """
 
     name: str
     dims: _Dims
     left: int
     right: int
     declared: Sequence[_Dims]
+    inferred: Sequence[_Dims]
 
 
 def _refuse_merged(
@@ -275,15 +289,15 @@ def _refuse_merged(
     declared shape. The original tells which sizes are the same, by names; the `borders` of the model have the
     same ones in both. So does onnx, by names of its own.
     """
-    places_of: dict[str, list[tuple[set[tuple[bool, _Size]], _Row]]] = {}
+    places_of: dict[str, list[tuple[set[tuple[_Size, ...]], _Row]]] = {}
     for row in rows:
         for axis, size in enumerate(row.dims):
             if isinstance(size, str):
-                known = {(False, dims[axis]) for dims in row.declared if axis < len(dims)}
-                known |= {(True, dims[axis]) for dims in inferred.get(row.name, ()) if axis < len(dims)}
-                places_of.setdefault(size, []).append((known - {(False, None), (True, None)}, row))
+                by_model = (row.declared, row.inferred, inferred.get(row.name, ()))[: 3 if is_whole else 1]
+                known = {(at, *dims[axis : axis + 1]) for at, each in enumerate(by_model) for dims in each}
+                places_of.setdefault(size, []).append(({each for each in known if each[-1] is not None}, row))
     for size, places in places_of.items():
-        meaning: set[tuple[bool, _Size]] = {(False, size), (True, size)} if size in borders else set()
+        meaning: set[tuple[_Size, ...]] = {(at, size) for at in range(3)} if size in borders else set()
         for known, row in sorted(places, key=lambda place: -len(place[0])):
             if meaning and meaning.isdisjoint(known) and (known or is_whole):
                 problem = f"the name that it declares for a size, '{size}', is that of another"
