@@ -94,13 +94,14 @@ def blame(
     effects: Mapping[str, float] | None = None,
     device: Device | None = None,
     libraries: Libraries = (),
+    is_advised: bool = True,
 ) -> Blame:
     """Run both models and compare all values of the main graph that exist in both, in chunks.
 
     `effects` are the errors that nodes add to the outputs (tuning.sensitivity); None if they are not known.
-    The pins are those of the nodes that add most, or of one that loses values. Functions of the original are
-    inlined, so that nodes have the names that pins refer to. `libraries` implement custom operators. Raises
-    as `InstrumentedModel` does.
+    The pins, none unless `is_advised`, are those of the nodes that add most, or of one that loses values.
+    Functions of the original are inlined, so that nodes have the names that pins refer to. `libraries`
+    implement custom operators. Raises as `InstrumentedModel` does.
     """
     where = device or sessions.best_device()
     with (
@@ -124,6 +125,8 @@ def blame(
     first = next((error for error in errors if error.non_finite), None)
     ranking = sorted(errors, key=_rank)
     blamed = Blame(tuple(ranking), first, choice=imposed.choices[0] if imposed is not None else None)
+    if not is_advised:
+        return blamed
     adding = _most(ranking) if first is None else []
     return replace(blamed, keep_full=pins(original, adding or filter(None, [blamed.worst])))
 
