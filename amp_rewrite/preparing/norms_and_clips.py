@@ -116,9 +116,9 @@ def _is_of_norm(node: ir.Node) -> bool:
     """Return whether a node inverts the root of a float32 mean, and its only consumer is a Mul."""
     if not patterns.is_default(node, "Reciprocal"):
         return False
-    readers = node.outputs[0].uses()
+    root, readers = node.inputs[0], node.outputs[0].uses()
     scales = len(readers) == 1 and all(patterns.is_default(reader, "Mul") for reader, _ in readers)
-    return scales and patterns.match(_ROOT, node.inputs[0], _ITSELF) is not None
+    return scales and root is not None and patterns.match(_ROOT, root, _ITSELF) is not None
 
 
 _ROOT = root_of(op("ReduceMean"))
