@@ -148,7 +148,8 @@ def _clamp_mask(old: Array, half: Half) -> Array:
 
 def _is_clamped(old: Array, new: Array, half: Half) -> Array:
     """Return where float32 numbers beyond the range of half became a fill of their sign."""
-    return _clamp_mask(old, half) & (np.signbit(old) == np.signbit(new)) & np.isin(np.abs(new), _FILLS[half])
+    is_fill = np.logical_or.reduce([np.abs(new) == fill for fill in _FILLS[half]])
+    return _clamp_mask(old, half) & (np.signbit(old) == np.signbit(new)) & is_fill
 
 
 _FILLS = {FLOAT16: (FLOAT16.fill, FLOAT16.largest, 1e4), BFLOAT16: (BFLOAT16.fill,)}

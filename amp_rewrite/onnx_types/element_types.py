@@ -412,7 +412,7 @@ def _inlined(
     holders = {None: model.graph, **model.functions}
     sizes = {key: _size(holder) for key, holder in holders.items()}
     calls = {
-        key: Counter(called for node in holder.all_nodes() if (called := node.op_identifier()) in inlined)
+        key: Counter(callee for node in holder.all_nodes() if (callee := node.op_identifier()) in inlined)
         for key, holder in holders.items()
     }
     try:
@@ -420,9 +420,9 @@ def _inlined(
     except graphlib.CycleError:
         return sum(sizes.values()), sizes
     for key in order:  # a call becomes the nodes of its function
-        sizes[key] += sum(times * (sizes[called] - 1) for called, times in calls[key].items())
-    replaced = {called for counts in calls.values() for called in counts}
-    return sum(size for key, size in sizes.items() if key not in replaced), sizes
+        sizes[key] += sum(times * (sizes[callee] - 1) for callee, times in calls[key].items())
+    callees = {callee for counts in calls.values() for callee in counts}
+    return sum(size for key, size in sizes.items() if key not in callees), sizes
 
 
 def _size(holder: ir.Graph | ir.Function) -> int:

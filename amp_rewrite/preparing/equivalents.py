@@ -34,11 +34,13 @@ def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> list[onnx.Nod
     prefix = next((name(value) for value in node.outputs if value.name), "")
     if rule is None or not prefix or schema.integer(node, "channels_last"):
         return []
-    call = _Call(node, [name(value) if value is not None else "" for value in node.inputs], f"{prefix}//")
+    call = _ContribCall(
+        node, [name(value) if value is not None else "" for value in node.inputs], f"{prefix}//"
+    )
     equivalents = [*rule(call)]
-    made = {output for each in equivalents for output in each.output}
+    outputs = {output for each in equivalents for output in each.output}
     for port, value in enumerate(node.outputs):
-        if value.name and call.like(port) in made:
+        if value.name and call.like(port) in outputs:
             kind, first = types.get(value), node.inputs[0]
             is_same = kind is None or (rule is _first and first is not None and types.get(first) == kind)
             to: dict[str, Any] = {} if kind is None or is_same else {"to": int(kind.dtype)}
@@ -47,7 +49,7 @@ def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> list[onnx.Nod
     return equivalents
 
 
-class _Call:
+class _ContribCall:
     """A call of an operator: the names of its inputs, and of what has the shapes of its outputs."""
 
     def __init__(self, node: ir.Node, inputs: Sequence[str], prefix: str) -> None:
@@ -83,44 +85,44 @@ class _Call:
         return schema.integer(self.node, name)
 
 
-def _first(call: _Call) -> Nodes:
+def _first(call: _ContribCall) -> Nodes:
     if call.has(0):
         yield call.make("Identity", call[0])
 
 
-def _skip(call: _Call) -> Nodes:
+def _skip(call: _ContribCall) -> Nodes:
     """Yield the shape of the output, and of the sum before normalisation."""
     if call.has(0):
         yield call.make("Identity", call[0])
         yield call.make("Identity", call[0], to=call.like(3))
 
 
-def _same(operator: str, *ports: int) -> Callable[[_Call], Nodes]:
+def _same(operator: str, *ports: int) -> Callable[[_ContribCall], Nodes]:
     """Return a rule: the shapes are those of an operator of ONNX with the attributes and some of the inputs,
     all that it has for none.
     """
 
-    def nodes(call: _Call) -> Nodes:
-        known = schema.of_onnx("", operator, onnx.defs.onnx_opset_version())
-        if known is not None and call.has(*ports):
-            node = call.make(operator, *([call[port] for port in ports] or call.inputs[: known.max_input]))
+    def nodes(call: _ContribCall) -> Nodes:
+        standard = schema.of_onnx("", operator, onnx.defs.onnx_opset_version())
+        if standard is not None and call.has(*ports):
+            node = call.make(operator, *([call[port] for port in ports] or call.inputs[: standard.max_input]))
             node.output.extend(call.like(port) for port in range(1, len(call.node.outputs)))
             for name, attribute in call.node.attributes.items():
-                if name in known.attributes and not attribute.is_ref():
+                if name in standard.attributes and not attribute.is_ref():
                     node.attribute.append(ir.serde.serialize_attribute(attribute))
             yield node
 
     return nodes
 
 
-def _embedding(call: _Call) -> Nodes:
+def _embedding(call: _ContribCall) -> Nodes:
     """Yield a Gather of rows of the word embedding, one for each identifier."""
     if call.has(0, 2):
         yield call.make("Gather", call[2], call[0])
         yield call.make("Identity", call.like(), to=call.like(2))
 
 
-def _product(call: _Call) -> Nodes:
+def _product(call: _ContribCall) -> Nodes:
     if not call.has(0, 1):
         return
     if not any(call.integer(f"trans{what}") for what in ("A", "B", "BatchA", "BatchB")):
@@ -133,7 +135,7 @@ def _product(call: _Call) -> Nodes:
     yield call.make("Einsum", call[0], call[1], equation=f"{sides[0]},{sides[1]}->...ik")
 
 
-def _packed(call: _Call) -> Nodes:
+def _packed(call: _ContribCall) -> Nodes:
     """Yield the product by weights that are quantised in blocks."""
     if call.has(0):
         size, weights = call.like(-1), call.like(-2)
@@ -142,7 +144,7 @@ def _packed(call: _Call) -> Nodes:
         yield call.make("MatMul", call[0], weights)
 
 
-def _attention(call: _Call) -> Nodes:
+def _attention(call: _ContribCall) -> Nodes:
     """Yield the product with a slice of the weights, which concatenate those of queries, keys and values."""
     weights = call.node.inputs[1] if call.has(0, 1) else None
     constant = weights.const_value if weights is not None else None
@@ -158,7 +160,7 @@ def _attention(call: _Call) -> Nodes:
     yield call.make("MatMul", call[0], call.like(-1))
 
 
-def _heads(call: _Call) -> Nodes:
+def _heads(call: _ContribCall) -> Nodes:
     """Yield what is as long as the queries and as wide as the values."""
     if call.rank(0) == 5:  # query, key and value in one: batch, length, heads, 3, size
         yield call.make("Einsum", call[0], to=call.like(-1), equation="abcde->abce")
@@ -173,13 +175,13 @@ def _heads(call: _Call) -> Nodes:
         yield from _first(call)
 
 
-def _joined(call: _Call, value: str, to: str) -> Nodes:
+def _joined(call: _ContribCall, value: str, to: str) -> Nodes:
     """Yield the Reshape that joins the last two axes of four."""
     yield call.numbers(f"{to}.shape", 0, 0, -1)
     yield call.make("Reshape", value, f"{to}.shape", to=to)
 
 
-def _grouped(call: _Call) -> Nodes:
+def _grouped(call: _ContribCall) -> Nodes:
     """Yield the shape of the queries, and of the past keys and values with the new ones."""
     if not call.has(0):
         return
@@ -202,12 +204,12 @@ def _grouped(call: _Call) -> Nodes:
         yield call.make("Concat", call[3], f"{call.like(port)}.new", to=call.like(port), axis=2)
 
 
-def _concat(call: _Call) -> Nodes:
+def _concat(call: _ContribCall) -> Nodes:
     """Yield a Concat of the inputs, each of which has a scale and a zero point, as the output has."""
     yield call.make("Concat", *call.inputs[2::3], axis=call.integer("axis"))
 
 
-def _crop(call: _Call) -> Nodes:
+def _crop(call: _ContribCall) -> Nodes:
     """Yield a Slice of an image without its borders, in the form of old opsets."""
     border = call.node.attributes.get("border")
     if call.has(0) and border is not None and "scale" not in call.node.attributes:
@@ -225,7 +227,7 @@ _SUMS = names(lambda each: each.norm and len(each.norm.data) > 1, CONTRIB)
 _MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
 MatMulIntegerToFloat""".split()
 
-_EQUIVALENTS: Mapping[str, Callable[[_Call], Nodes]] = {
+_EQUIVALENTS: Mapping[str, Callable[[_ContribCall], Nodes]] = {
     **dict.fromkeys(_LIKE_FIRST, _first),
     **dict.fromkeys(_SUMS, _skip),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _same("Sum", 0, 3)),

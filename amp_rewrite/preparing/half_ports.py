@@ -126,7 +126,7 @@ FLOAT32 = element_types.tensor(ir.DataType.FLOAT)
 class Outlook:
     """The nodes that will likely be half, and the gain: the number of those that compute, less added nodes.
 
-    Added are Casts, and one node for each Clip that is split in two (norms_and_clips).
+    Added are Casts, and one node for each Clip that is split in two (operator_forms).
     """
 
     half: frozenset[ir.Node]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import fused_conv_decomposition, graph_edits, inlining, traversal
+from amp_rewrite.model import graph_edits, inlining, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import contrib_schemas
 from amp_rewrite.onnx_types.element_types import Types
@@ -19,7 +19,7 @@ from amp_rewrite.preparing import (
     batch_norm_folding,
     constant_folding,
     form_changes,
-    norms_and_clips,
+    operator_forms,
     opset_raising,
     transposed_operands,
     value_shapes,
@@ -107,7 +107,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     operators = {node.op_type for inner in nodes for node in inner}
     warnings += _of_blocks(node.domain for inner in nodes for node in inner)
     if "FusedConv" in operators:
-        fused_conv_decomposition.decompose(model, form.target, form.half)
+        operator_forms.decompose_fused_convs(model, form.target, form.half)
         operators = {node.op_type for node in traversal.every_node(model.graph)}
     if "CastLike" in operators:
         _settle_casts(model)
@@ -118,7 +118,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         changes += _folded(model, form, held, exclusions, operators)
     changes += _rewrite_norms(model, form, exclusions, operators)
     if "Clip" in operators:
-        changes += norms_and_clips.rewrite_clips(model, form)
+        changes += operator_forms.rewrite_clips(model, form)
     types = value_shapes.types(model)
     if "Cast" in operators:
         bypass_casts(traversal.every_node(model.graph), types)
@@ -161,9 +161,9 @@ def _rewrite_norms(
 ) -> Iterator[FormChange]:
     """Rewrite norms to the forms that runtimes fuse."""
     if form.idioms and "Reciprocal" in operators:
-        yield from norms_and_clips.write_reciprocals(model, exclusions)
+        yield from operator_forms.write_reciprocals(model, exclusions)
     if form.idioms and "Sqrt" in operators:
-        yield from norms_and_clips.write_squares(model, exclusions)
+        yield from operator_forms.write_squares(model, exclusions)
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def _declared_shape(value: ir.Value) -> ir.Shape | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ValueFacts:
     """What is known of values beyond the model: shapes in place of the declared ones, and contents. The
     shapes of those in `beyond` are more than what onnx infers, and outputs of `settled` nodes need none.
     """
@@ -57,7 +57,7 @@ class Known:
         return not self.settled or any(node not in self.settled for node, _ in value.uses())
 
 
-NOTHING_KNOWN = Known()
+NO_FACTS = ValueFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Structure:
 
 
 def build_structure(
-    model: ir.Model, nodes: GraphNodes, types: Types, known: Known = NOTHING_KNOWN
+    model: ir.Model, nodes: GraphNodes, types: Types, facts: ValueFacts = NO_FACTS
 ) -> Structure:
     """Return the structure of a model, whose graphs have these nodes, with declarations of values only where
     onnx cannot infer them.
@@ -78,7 +78,7 @@ def build_structure(
     """
     name = _numbered() if len(nodes) > 1 else _name
     imports = model.graph.opset_imports
-    builder = _Builder(nodes, types, name, element_types.versions(imports), known)
+    builder = _Builder(nodes, types, name, element_types.versions(imports), facts)
     versions = {**imports, _UNKNOWN: 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     version = max(model.ir_version, constants.CONSTANT_INPUTS_BELOW)  # constants are not inputs
@@ -101,9 +101,9 @@ def _is_small(dims: Sequence[int]) -> bool:
 
 class _Builder:
     def __init__(
-        self, nodes: GraphNodes, types: Types, name: Naming, version: Callable[[str], int], known: Known
+        self, nodes: GraphNodes, types: Types, name: Naming, version: Callable[[str], int], facts: ValueFacts
     ) -> None:
-        self._nodes, self._types, self._name, self._known = nodes, types, name, known
+        self._nodes, self._types, self._name, self._facts = nodes, types, name, facts
         self._schema = functools.cache(lambda domain, op: schema.of_onnx(domain, op, version(domain)))
 
     def graph(self, graph: ir.Graph) -> onnx.GraphProto:
@@ -111,7 +111,7 @@ class _Builder:
         proto.input.extend(self._declared(value) for value in graph.inputs if not value.is_initializer())
         proto.output.extend(onnx.ValueInfoProto(name=self._name(value)) for value in graph.outputs)
         for value in graph.initializers.values():
-            if self._known.is_read(value):
+            if self._facts.is_read(value):
                 self._store(proto, value, value.const_value)
         for node in self._nodes[graph]:
             self._node(proto, node)
@@ -119,7 +119,7 @@ class _Builder:
 
     def _declared(self, value: ir.Value) -> onnx.ValueInfoProto:
         """Return the declaration of a value; a shape without a type is dropped."""
-        kind, shape = self._types.get(value), self._known.shape(value)
+        kind, shape = self._types.get(value), self._facts.shape(value)
         info = onnx.ValueInfoProto(name=self._name(value))
         if isinstance(kind, ir.TensorType):
             info.type.tensor_type.elem_type = kind.dtype
@@ -143,10 +143,10 @@ class _Builder:
             proto.initializer[-1].MergeFrom(onnx.TensorProto(name=name))
 
     def _node(self, proto: onnx.GraphProto, node: ir.Node) -> None:
-        if node in self._known.settled:
-            for value in (value for value in node.outputs if value.name and self._known.is_read(value)):
-                if value in self._known.contents:
-                    self._store(proto, value, ir.Tensor(self._known.contents[value]))
+        if node in self._facts.settled:
+            for value in (value for value in node.outputs if value.name and self._facts.is_read(value)):
+                if value in self._facts.contents:
+                    self._store(proto, value, ir.Tensor(self._facts.contents[value]))
                 else:
                     proto.value_info.append(self._declared(value))
             return
@@ -172,12 +172,12 @@ class _Builder:
         for attribute in node.attributes.values():
             if not attribute.is_ref() and (has_bodies or attribute.type not in _BODIES):
                 self._attribute(node_proto, attribute)
-        beyond = self._known.beyond
+        beyond = self._facts.beyond
         named = (value for value in node.outputs if value.name and not (is_known and value not in beyond))
         proto.value_info.extend(map(self._declared, named))
 
     def _is_static(self, value: ir.Value) -> bool:
-        shape = self._known.shape(value)
+        shape = self._facts.shape(value)
         return shape is not None and shape.is_static()
 
     def _attribute(self, node: onnx.NodeProto, attribute: ir.Attr) -> None:
@@ -222,12 +222,12 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
     structure = build_structure(model, nodes, types)
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
     names = _Names.NONE if _has_slice_10(model, nodes) else _Names.GIVEN if is_shown else _Names.ALL
-    counted: set[ir.Value | None] = set()
+    of_open_size: set[ir.Value | None] = set()
     if names is _Names.ALL:
-        dataflow.follow(model.graph, nodes, counted, lambda node: node.op_type in COUNTING)
+        dataflow.follow(model.graph, nodes, of_open_size, lambda node: node.op_type in COUNTING)
     for value, kind in _inferred(structure, nodes):
         if not value.is_graph_output():
-            _declare(value, kind, types, _Names.GIVEN if value in counted else names)
+            _declare(value, kind, types, _Names.GIVEN if value in of_open_size else names)
 
 
 def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
@@ -253,7 +253,9 @@ def sized(model: ir.Model, types: Types, dims: Dims) -> dict[ir.Value, ir.Shape]
     outputs = (value for inner in nodes.values() for node in inner for value in node.outputs)
     shapes = {value: open_dimensions.given_shape(value) for value in (*model.graph.inputs, *outputs)}
     if sum(map(len, nodes.values())) <= MOST_NODES:
-        structure = build_structure(model, nodes, types, Known(lambda value: shapes.get(value, value.shape)))
+        structure = build_structure(
+            model, nodes, types, ValueFacts(lambda value: shapes.get(value, value.shape))
+        )
         for value, kind in _inferred(structure, nodes):
             if kind.HasField("shape"):
                 inferred = tuple(_dimension(dim, _Names.ALL) for dim in kind.shape.dim)

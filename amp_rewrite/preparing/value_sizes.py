@@ -24,7 +24,7 @@ from amp_rewrite.onnx_types.control_flow import Binding
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
-from amp_rewrite.preparing.value_shapes import Array, Known, build_structure
+from amp_rewrite.preparing.value_shapes import Array, ValueFacts, build_structure
 from amp_rewrite.process import startup, worker, worker_process
 
 Shape = tuple[int, ...]
@@ -66,7 +66,7 @@ def infer(model: ir.Model, types: Types, dims: Dims | None = None) -> ValueShape
     the shape that the model declares, if any.
     """
     dimensions = OpenDimensions(model.graph, dims or {})
-    inference = _Inference(model, types, dimensions)
+    inference = _SizeInference(model, types, dimensions)
     for _ in range(ROUNDS):
         is_news = inference.infer()
         if inference.is_complete():
@@ -77,7 +77,7 @@ def infer(model: ir.Model, types: Types, dims: Dims | None = None) -> ValueShape
     return ValueShapes(inference.static(), inference.trip_counts, dimensions.assumed)
 
 
-class _Inference:
+class _SizeInference:
     """The sizes of values, the contents of small ones, and how often bodies run, from round to round."""
 
     def __init__(self, model: ir.Model, types: Types, dimensions: OpenDimensions) -> None:
@@ -120,15 +120,15 @@ class _Inference:
 
     def infer(self) -> bool:
         """Refine the sizes by what onnx infers; return whether the model declares more."""
-        known = Known(self._shape, self._contents, self._beyond, self._settled)
-        structure = build_structure(self._model, self._nodes, self._types, known)
+        facts = ValueFacts(self._shape, self._contents, self._beyond, self._settled)
+        structure = build_structure(self._model, self._nodes, self._types, facts)
         data = worker.infer(worker_process.infer_graph, structure.proto.SerializeToString())
         graphs = proto_traversal.graphs(onnx.GraphProto.FromString(data or b""))
         infos = (info for graph in graphs for info in proto_traversal.value_infos(graph))
-        inferred = {info.name: _sizes(info.type) for info in infos}
+        sizes_by_name = {info.name: _sizes(info.type) for info in infos}
         count = len(self._beyond)
         for value in [each for each in self._sizes if each.producer() not in self._settled]:
-            sizes = inferred.get(structure.name(value))
+            sizes = sizes_by_name.get(structure.name(value))
             self._refine(value, sizes)
             if self._sizes[value] != sizes and value.const_value is None:
                 self._beyond.add(value)
@@ -268,9 +268,9 @@ class _Inference:
             for body, port in binding.leaves
             if node.op_type == "Loop" or runs.get(body, 1)
         ]
-        known = [sizes for sizes in inside if sizes is not None]
-        if known and len(known) == len(inside):
-            largest = max(known, key=lambda sizes: math.prod(size or 0 for size in sizes))
+        results = [sizes for sizes in inside if sizes is not None]
+        if results and len(results) == len(inside):
+            largest = max(results, key=lambda sizes: math.prod(size or 0 for size in sizes))
             is_collected = node.op_type == "Loop" and not binding.inputs
             sizes = (runs.get(binding.leaves[0][0]), *largest) if is_collected else largest
             yield from ((value, sizes) for port in binding.outputs for value in node.outputs[port : port + 1])
