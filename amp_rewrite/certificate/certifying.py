@@ -128,7 +128,7 @@ class Proving(Proof):
         super().__init__(original, rewritten)
         self._stack: list[tuple[int, int, str]] = []
         self._seen: set[Pair] = set()
-        self._nodes: set[Pair] = set()  # of several outputs each
+        self._nodes: set[Pair] = set()
         self._compared = 0
         self._partner: dict[tuple[bool, int], int] = {}
         self._repeated: set[Pair | None] = set()
@@ -221,18 +221,15 @@ class Proving(Proof):
         if left - a.first != right - b.first:
             raise DifferentError("they are two outputs of one operator")
         self.same_kind(left, right)
-        if a.count == 1 or self._is_new((a.first, b.first)):  # one output: the pair of nodes is new as well
+        nodes = (a.first, b.first)
+        if nodes not in self._nodes:
+            self._nodes.add(nodes)
             self._compared += 1
             self._alike(a, b)
             self._follow(a, b, output)
             if a.bodies or b.bodies:
                 self._bodies(a, b, output)
         return True
-
-    def _is_new(self, nodes: Pair) -> bool:
-        is_new = nodes not in self._nodes
-        self._nodes.add(nodes)
-        return is_new
 
     def _alike(self, a: Node, b: Node) -> None:
         """Compare two nodes of one operator, apart from their inputs and bodies."""
@@ -244,18 +241,17 @@ class Proving(Proof):
         if name is not None:
             raise DifferentError(f"their attribute '{name}' differs")
         if a.version != b.version:
-            self._same_version(a, b)
+            if not means_same(a, b.version, self.ranks.of):
+                raise DifferentError(
+                    f"they are of the versions {a.version} and {b.version}, which may differ"
+                )
+            self.uses[Licence.OPSET] += 1
         if b.scope.bound is not None:
             self._as_in_model(b)
         # its nodes may differ in value with equal operands; so may those of other domains
         if a.operator[0] or find(*a.operator).traits & Trait.DRAWS:
             self._one_to_one(a, b)
         refuse_undeclared_types(self, a, b)
-
-    def _same_version(self, a: Node, b: Node) -> None:
-        if not means_same(a, b.version, self.ranks.of):
-            raise DifferentError(f"they are of the versions {a.version} and {b.version}, which may differ")
-        self.uses[Licence.OPSET] += 1
 
     def _as_in_model(self, node: Node) -> None:
         """Raise DifferentError for a node of a function with another meaning at the version that the model
@@ -271,8 +267,9 @@ class Proving(Proof):
         for key, other in (((True, a.first), b.first), ((False, b.first), a.first)):
             if self._partner.setdefault(key, other) != other:
                 raise DifferentError("one of them stands for two, which need not give the same")
-        around = a.scope.repeated, b.scope.repeated
-        if around != (None, None) and _firsts(*around) not in self._repeated:
+        one, other = a.scope.repeated, b.scope.repeated
+        around = None if one is None or other is None else (one.first, other.first)
+        if one is not other and around not in self._repeated:
             raise DifferentError("one of them is computed anew where the other is not")
 
     def _follow(self, a: Node, b: Node, output: str) -> None:
@@ -340,10 +337,6 @@ class Proving(Proof):
 def _present(node: Node) -> set[int]:
     """Return the outputs that have a name."""
     return {port for port, name in enumerate(node.proto.output) if name}
-
-
-def _firsts(a: Node | None, b: Node | None) -> Pair | None:
-    return None if a is None or b is None else (a.first, b.first)
 
 
 def _turns_batches(product: Node) -> bool:

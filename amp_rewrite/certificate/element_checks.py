@@ -148,7 +148,8 @@ def _clamp_mask(old: Array, half: Half) -> Array:
 
 def _is_clamped(old: Array, new: Array, half: Half) -> Array:
     """Return where float32 numbers beyond the range of half became a fill of their sign."""
-    is_fill = np.logical_or.reduce([np.abs(new) == fill for fill in _FILLS[half]])
+    with np.errstate(all="ignore"):
+        is_fill = np.isin(np.abs(new), _FILLS[half])
     return _clamp_mask(old, half) & (np.signbit(old) == np.signbit(new)) & is_fill
 
 
@@ -158,26 +159,23 @@ _FILLS = {FLOAT16: (FLOAT16.fill, FLOAT16.largest, 1e4), BFLOAT16: (BFLOAT16.fil
 
 def rounded(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Return the position of the first element that is neither rounded nor saturated to half correctly; None
-    if all are. Counts the licences used.
+    if all are. Counts the licences used. A NaN may have any bits.
     """
-    old = np.asarray(old, np.float32)
-    if _is_finite(new, half) and _equal_bits(rounding.convert(old, half, nan=False), new):
+    old, bits = np.asarray(old, np.float32), new.view(np.uint16)
+    infinity = np.array(np.inf, half.numpy).view(np.uint16)
+    differs = rounding.convert(old, half, nan=False).view(np.uint16) != bits
+    sizes = bits & _MAGNITUDE
+    if not differs.any() and sizes.max(initial=0) < infinity:  # the common case
         return None
-    return _first_not_rounded(old, new, uses, half)
+    clamped = differs & _is_clamped(old, new.astype(np.float32), half)
+    lifted = differs & _lift_mask(old, new, half)
+    overflowed = (sizes == infinity) & np.isfinite(old)
+    masks = {Licence.CLAMPED: clamped, Licence.LIFTED: lifted, Licence.OVERFLOWED: overflowed}
+    uses.update({licence: int(mask.sum()) for licence, mask in masks.items() if mask.any()})
+    return _first(differs & ~clamped & ~lifted & ~(np.isnan(old) & np.isnan(new.astype(np.float32))))
 
 
-def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
-    bits, expected = new.view(np.uint16), rounding.convert(old, half).view(np.uint16)
-    differs = expected != bits
-    if differs.any():
-        clamped = differs & _is_clamped(old, new.astype(np.float32), half)
-        uses[Licence.CLAMPED] += int(clamped.sum())
-        lifted = differs & _lift_mask(old, new, half)
-        uses[Licence.LIFTED] += int(lifted.sum())
-        differs &= ~clamped & ~lifted & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
-    overflowed = ((bits & ~_SIGN) == _infinity(half)) & np.isfinite(old)
-    uses[Licence.OVERFLOWED] += int(overflowed.sum())
-    return _first(differs)
+_MAGNITUDE = np.uint16(0x7FFF)
 
 
 def _lift_mask(old: Array, new: Array, half: Half) -> Array:
@@ -190,23 +188,6 @@ def _lift_mask(old: Array, new: Array, half: Half) -> Array:
     size, raised = np.abs(old), new.astype(np.float32)
     at_least = [(size < least) & (np.abs(raised) == least) for least in (half.smallest, 2 * half.smallest)]
     return (old != 0) & (np.signbit(old) == np.signbit(raised)) & (at_least[0] | at_least[1])
-
-
-def _equal_bits(expected: Array, actual: Array) -> bool:
-    at_once = np.uint16 if expected.size % 4 else np.uint64
-    return np.array_equal(expected.view(at_once), actual.view(at_once))
-
-
-def _is_finite(new: Array, half: Half) -> bool:
-    """Return whether all elements are finite, the common case; a NaN may have any bits."""
-    return bool((new.view(np.uint16) & ~_SIGN).max(initial=0) < _infinity(half))
-
-
-_SIGN = np.uint16(0x8000)
-
-
-def _infinity(half: Half) -> Any:
-    return np.array(np.inf, half.numpy).view(np.uint16)[()]
 
 
 def _check_widening(old: Array, new: Array, _: Counter[Licence]) -> int | None:

@@ -247,7 +247,8 @@ def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Colle
         sources = [*row.declared, *row.inferred, *inferred.get(row.name, ())]
         is_right = _is_possible if row.left == MISSING else _agrees
         if (sources or is_whole) and not is_right(row.dims, sources):
-            problem = f"the shape that it declares, {_format_dims(row.dims)}, is not known"
+            sizes = ",".join("?" if size is None else str(size) for size in row.dims)
+            problem = f"the shape that it declares, [{sizes}], is not known"
             raise DifferentError(problem, (row.left, row.right, ""))
     borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
     _refuse_merged(rows, inferred, borders, is_whole=is_whole)
@@ -351,7 +352,3 @@ def sizes_of(declared: TypeProto) -> _Dims | None:
         return None
     dims = declared.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims]
-
-
-def _format_dims(dims: _Dims) -> str:
-    return f"[{','.join('?' if size is None else str(size) for size in dims)}]"
