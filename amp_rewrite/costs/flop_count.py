@@ -140,15 +140,16 @@ def of_node(
         return 0
     if record.flops is None or node.domain not in ("", CONTRIB):
         return None
+    if not callable(record.flops):
+        values = node.inputs if record.traits & Trait.REDUCES else node.outputs
+        shape = shape_of(values[0]) if values else None
+        return None if shape is None else record.flops * math.prod(shape)
     ports = Ports(
         {port: shape_of(value) for port, value in enumerate(node.inputs) if value is not None},
         [shape_of(value) for value in node.outputs],
         {name: each.value for name, each in node.attributes.items() if not each.is_ref()},
     )
     try:
-        if callable(record.flops):
-            return record.flops(ports)
-        reads = record.traits & Trait.REDUCES
-        return record.flops * math.prod(ports.input(0) if reads else ports.output())
+        return record.flops(ports)
     except (LookupError, ValueError, TypeError, ZeroDivisionError):
         return None  # a shape is unknown, or has fewer dimensions than the operator requires
