@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.training import dataflow, linearity
+from amp_rewrite.training import linearity
 from tests import text, train_steps
 
 HALF_PADDED = 'Pad <mode = "constant"> (a, pads, zero)'
@@ -87,7 +87,7 @@ def test_linear_is_linear(written, scaled, linear):
     ports = frozenset(
         port for port, value in enumerate(node.inputs) if value is not None and value.name in scaled
     )
-    subject = linearity.Subject(read, dataflow.of(read.graph), ())
+    subject = linearity.Subject(read, linearity.dataflow_of(read.graph), ())
     assert (linearity.find_linear_outputs(subject, node, ports) is not None) == linear
     if linear:
         run, rng = train_steps.session(model), np.random.default_rng(1)
