@@ -15,7 +15,7 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.text import shortened
 from amp_rewrite.training import linearity, spec
 from amp_rewrite.training.linearity import FLOATS, Dataflow, Linearity, Parts, Subject, analyse
-from amp_rewrite.training.spec import Asked, TrainSpec
+from amp_rewrite.training.spec import TrainSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Step:
         return self.borders.outputs[self.spec.loss]
 
 
-def find_step(model: ir.Model, request: Asked, suffix: str | None = None) -> Step:
+def find_step(model: ir.Model, request: TrainSpec, suffix: str | None = None) -> Step:
     """Find the train step in a model without functions whose nodes are sorted.
 
     Raises SpecError, which names the missing part and lists candidates, for a model that is no train step.
@@ -51,7 +51,7 @@ def find_step(model: ir.Model, request: Asked, suffix: str | None = None) -> Ste
     request = request.over(spec.spec_in_metadata(model.metadata_props))
     state = _state(borders, request, suffix)
     loss = _loss(borders, request.loss)
-    gradients = _gradients(flow, request.gradients or ())
+    gradients = _gradients(flow, request.gradients)
     targets = [borders.outputs[pair.output] for pair in state] or list(gradients)
     if not targets:
         raise SpecError(
@@ -72,12 +72,12 @@ def find_step(model: ir.Model, request: Asked, suffix: str | None = None) -> Ste
 # The parts of a spec.
 
 
-def _state(borders: Borders, request: Asked, suffix: str | None) -> tuple[Pair, ...]:
+def _state(borders: Borders, request: TrainSpec, suffix: str | None) -> tuple[Pair, ...]:
     """Find the pairs of state: those that are asked for, else by names.
 
     Raises SpecError for a pair whose ends are missing, or of different types or shapes.
     """
-    state = tuple(states.by_name(borders, suffix)) if request.state is None else request.state
+    state = request.state or tuple(states.by_name(borders, suffix))
     if suffix is not None and not state:
         raise SpecError(
             f"no output is called as an input with '{suffix}' behind it",
@@ -98,16 +98,16 @@ def _state(borders: Borders, request: Asked, suffix: str | None) -> tuple[Pair, 
     return state
 
 
-def _loss(borders: Borders, name: str | None) -> str:
+def _loss(borders: Borders, name: str) -> str:
     """Find the loss: the output of this name, or else a floating-point scalar called "loss"."""
-    if name is None and not _may_be_loss(borders, "loss"):
+    if not name and not _may_be_loss(borders, "loss"):
         scalars = [each for each, value in borders.outputs.items() if value.shape is not None]
         scalars = [each for each in scalars if _may_be_loss(borders, each)]
         raise SpecError(
             "no floating-point scalar among its outputs is called 'loss'",
             remedy=f"if one of its outputs is the loss, name it with `loss`: {_listed(scalars)}",
         )
-    if name is not None and name not in borders.outputs:
+    if name and name not in borders.outputs:
         remedy = f"its outputs are {_listed(borders.outputs)}"
         raise SpecError(f"the loss '{name}' is not an output of the model", remedy=remedy)
     return name or "loss"
@@ -132,18 +132,18 @@ def _gradients(flow: Dataflow, names: Sequence[str]) -> tuple[ir.Value, ...]:
     return tuple(outputs[name] for name in names)
 
 
-def _seed(subject: Subject, types: Types, loss: str, asked: str | None) -> ir.Value:
+def _seed(subject: Subject, types: Types, loss: str, asked: str) -> ir.Value:
     """Find the seed, the value in which every gradient is linear: by its name, or a usual one.
 
     Raises SpecError where there is no such value, or where it starts no backward pass.
     """
     values = {value.name: value for value in _values(subject.flow)}
     usual = dict.fromkeys((f"{loss}_grad", "loss_grad", f"{loss}.grad"))
-    for name in usual if asked is None else ():
+    for name in () if asked else usual:
         value = values.get(name)
         if value is not None and _is_float(types, value) and analyse(subject, value).products:
             return value
-    if asked is None:
+    if not asked:
         names = " or ".join(f"'{name}'" for name in usual)
         raise SpecError(
             f"no train step: no value called {names} starts a backward pass",

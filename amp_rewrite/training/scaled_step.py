@@ -104,11 +104,17 @@ def scale(step: Step, loss_scale: LossScale | None, *, skip_nonfinite: bool) -> 
         inserted_scale = insertion.insert_scale(
             step, loss_scale, build, skips=skip_nonfinite or isinstance(loss_scale, DynamicLossScale)
         )
-    evidence = {  # by the current names of values: insertion renames outputs
-        **dict(_float32_evidence(region, step, Reason.LOSS_REGION)),
-        **dict(_float32_evidence(step.parts.optimiser, step, Reason.OPTIMISER)),
-        **dict(_float32_evidence(build.nodes, step, Reason.SCALING)),
+    kept_nodes = {
+        Reason.LOSS_REGION: region,
+        Reason.OPTIMISER: step.parts.optimiser,
+        Reason.SCALING: build.nodes,
     }
+    evidence: dict[str, Evidence] = {}  # by the current names of values: insertion renames outputs
+    for reason, nodes in kept_nodes.items():
+        subject = step.spec.loss if reason is Reason.LOSS_REGION else step.spec.seed
+        why = Evidence(Authority.TRAINING, reason, subject=subject)
+        outputs = (value for node in traversal.nodes_inner_first(nodes) for value in node.outputs)
+        evidence.update((value.name, why) for value in outputs if value.name)
     _record(step, loss_scale, inserted_scale)
     scaled_seeds = (inserted_scale.product, inserted_scale.seed) if loss_scale is not None else ()
     scaled_step = ScaledStep(
@@ -137,18 +143,6 @@ def _without_gradient(step: Step) -> tuple[Pair, ...]:
         for pair, value in outputs.items()
         if value.producer() not in behind and value not in step.linearity.frontier
     )
-
-
-def _float32_evidence(nodes: Iterable[ir.Node], step: Step, reason: Reason) -> Iterator[tuple[str, Evidence]]:
-    """Yield the outputs of nodes and of their bodies, each with the evidence for float32."""
-    evidence = _evidence(step, reason)
-    for node in traversal.nodes_inner_first(nodes):
-        yield from ((value.name, evidence) for value in node.outputs if value.name)
-
-
-def _evidence(step: Step, reason: Reason) -> Evidence:
-    subject = step.spec.loss if reason is Reason.LOSS_REGION else step.spec.seed
-    return Evidence(Authority.TRAINING, reason, subject=subject)
 
 
 def _names(nodes: Iterable[ir.Node], step: Step) -> tuple[str, ...]:
