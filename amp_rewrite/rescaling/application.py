@@ -20,7 +20,7 @@ from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rescaling.regions import Exponents
 from amp_rewrite.rescaling.system import FREE, System, Variable, epsilon_of
 from amp_rewrite.rewriting import editing
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.rewriting.instrument import Placer, redirect
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.rewriting.unscaling import scale_block
 
@@ -135,10 +135,9 @@ class _Edits:
         return sum(map(bool, uses))
 
     def _register(self, name: str, data: ir.TensorProtocol) -> ir.Value:
-        model, shape = self._system.model, ir.Shape(data.shape.numpy())
-        value = ir.Value(name=name, type=tensor(_FLOAT), shape=shape, const_value=data)
+        model = self._system.model
         as_input = model.ir_version < CONSTANT_INPUTS_BELOW
-        graph_edits.register(value, model.graph, as_input=as_input)
+        value = graph_edits.add_stored(model.graph, name, data, as_input=as_input)
         self.undo.append(partial(graph_edits.unregister, value, model.graph))
         self._types[value] = tensor(_FLOAT)
         return value

@@ -1,6 +1,6 @@
 """The decision on every unit and its reason, and the sites of Casts: records in memory and in files alike.
 
-`plan` decides on Casts, and `cast_insertion` places them.
+`plan` decides on Casts, and `editing` places them.
 """
 
 from __future__ import annotations

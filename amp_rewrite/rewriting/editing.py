@@ -27,8 +27,8 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
 from amp_rewrite.onnx_types.schema import FIRST_TYPED_CAST
-from amp_rewrite.rewriting import cast_insertion
-from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
+from amp_rewrite.rewriting import instrument
+from amp_rewrite.rewriting.instrument import Placer, Redirection, redirect
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
 
 LAZY_FROM = 1 << 20
@@ -121,13 +121,7 @@ class _Editor:
         name = self._names.of_value(value, self._half.name)
         converted = self._converted(change, name)
         if change.stored.node is None:
-            beside = ir.Value(
-                name=name,
-                type=tensor(self._half.dtype),
-                shape=value.shape,
-                const_value=converted,
-            )
-            graph_edits.register(beside, graph_of(value), as_input=self._listed)
+            beside = graph_edits.add_stored(graph_of(value), name, converted, as_input=self._listed)
         else:
             name_of_node = self._names.of_node(name)
             node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
@@ -171,7 +165,7 @@ class _Editor:
         """Insert a planned Cast, whose uses `redirections` moves to its output."""
         value, element = cast.value, element_type_name(cast.dtype)
         name = self._names.of_node(f"{value.name or 'value'}__{element}")
-        node = cast_insertion.cast(value, cast.dtype, name)
+        node = instrument.cast(value, cast.dtype, name)
         output = node.outputs[0]
         self._types[output] = tensor(cast.dtype)
         if not self._named.isdisjoint(use.holder for use in cast.uses):

@@ -14,7 +14,7 @@ from amp_rewrite.model.states import Pair
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types, tensor
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.rewriting.instrument import Placer, redirect
 from amp_rewrite.training.finding import Step
 from amp_rewrite.training.spec import PREFIX, DynamicLossScale, FixedLossScale, LossScale
 
@@ -53,9 +53,7 @@ class NodeBuilder:
         """Register a scalar initializer and return its value."""
         name = self._names.new_value(stem)
         constant = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
-        value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=constant)
-        graph_edits.register(value, self.graph, as_input=self._lists_stored)
-        return value
+        return graph_edits.add_stored(self.graph, name, constant, as_input=self._lists_stored)
 
     def node(
         self,
