@@ -25,18 +25,27 @@ Redirection = tuple[Iterable[Use], ir.Value]
 """Uses, and the value that they are to read."""
 
 
-class Placer:
-    """Inserts nodes after the producers of values; at the start of a graph in the order of the calls."""
+class Inserter:
+    """Inserts nodes and stored values into a model; `names` are those that nothing in it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: ir.Model, names: UniqueNames | None = None) -> None:
+        self.names = names or UniqueNames(graphs(model.graph))
+        self.root = model.graph
+        self._lists_stored = model.ir_version < CONSTANT_INPUTS_BELOW
         self._first: dict[ir.Graph, ir.Node | None] = {}
 
-    def behind(self, nodes: Sequence[ir.Node], value: ir.Value) -> None:
-        """Insert nodes directly after the producer of `value`; for inputs and initializers, at the start."""
+    def store(self, name: str, data: ir.TensorProtocol, graph: ir.Graph | None = None) -> ir.Value:
+        """Return a new initializer of a graph, by default that of the model."""
+        return graph_edits.add_stored(graph or self.root, name, data, as_input=self._lists_stored)
+
+    def behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
+        """Put nodes directly behind the producer of a value, for an input or a stored value at the start of
+        its graph, in the order of the calls. Return the output of the last one.
+        """
         producer, graph = value.producer(), graph_of(value)
         if producer is not None:
             graph.insert_after(producer, nodes)
-            return
+            return nodes[-1].outputs[0]
         if graph not in self._first:
             self._first[graph] = next(iter(graph), None)
         first = self._first[graph]
@@ -44,6 +53,7 @@ class Placer:
             graph.extend(nodes)
         else:
             graph.insert_before(first, nodes)
+        return nodes[-1].outputs[0]
 
 
 def cast(value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
@@ -76,7 +86,7 @@ def instrument(model: ir.Model, types: Mapping[ir.Value, ir.TypeProtocol]) -> Ge
     redirect(points.redirections)
 
 
-class Instrument:
+class Instrument(Inserter):
     """The values of a model, with what is put behind them.
 
     `redirections` are uses with what they are to read, all at once: onnx-ir copies all inputs of a node for
@@ -84,10 +94,9 @@ class Instrument:
     """
 
     def __init__(self, model: ir.Model, types: Mapping[ir.Value, ir.TypeProtocol]) -> None:
-        self._root, self._types = model.graph, types
-        self._lists_stored = model.ir_version < CONSTANT_INPUTS_BELOW
+        super().__init__(model)
+        self._types = types
         self.opset = element_types.default_opset(model.graph.opset_imports)
-        self.names, self._placer = UniqueNames(graphs(model.graph)), Placer()
         self.redirections: list[Redirection] = []
         self._ends: defaultdict[ir.Value, list[Use]] = defaultdict(list)
         for graph in graphs(model.graph):
@@ -100,13 +109,13 @@ class Instrument:
 
     def model_outputs(self, value: ir.Value) -> list[Use]:
         """Return the uses of a value as an output of the model."""
-        return [use for use in self._ends.get(value, ()) if use.holder is self._root]
+        return [use for use in self._ends.get(value, ()) if use.holder is self.root]
 
     def read(self, uses: Iterable[Use], value: ir.Value, instead: ir.Value) -> None:
         """Have these uses of `value` read another value; an output of the model keeps its name."""
         uses = list(uses)
         self.redirections.append((uses, instead))
-        if any(use.holder is self._root for use in uses):
+        if any(use.holder is self.root for use in uses):
             value.name, instead.name = instead.name, value.name
 
     def node(self, operator: str, inputs: Sequence[ir.Value], like: ir.Value, **attributes: int) -> ir.Node:
@@ -114,13 +123,6 @@ class Instrument:
         output = ir.Value(name=self.names.of_value(like, operator.lower()))
         given = [ir.AttrInt64(name, value) for name, value in attributes.items()]
         return ir.Node("", operator, inputs, given, outputs=(output,), name=self.names.of_node(operator))
-
-    def behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
-        """Put nodes directly behind the producer of a value, for an input or a stored value at the start of
-        its graph, and return the output of the last one.
-        """
-        self._placer.behind(nodes, value)
-        return nodes[-1].outputs[0]
 
     def cast(self, value: ir.Value, dtype: ir.DataType, suffix: str) -> ir.Value:
         """Put a Cast behind a value, of the elements of a sequence or an optional, and return its output.
@@ -152,8 +154,7 @@ class Instrument:
     def stored(self, array: NDArray[Any]) -> ir.Value:
         """Return a new initializer of the model."""
         name = self.names.new_value("number")
-        data = ir.Tensor(array, name=name)
-        return graph_edits.add_stored(self._root, name, data, as_input=self._lists_stored)
+        return self.store(name, ir.Tensor(array, name=name))
 
 
 class Switches:

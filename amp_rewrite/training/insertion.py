@@ -9,12 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
-from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.states import Pair
-from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types, tensor
-from amp_rewrite.rewriting.instrument import Placer, redirect
+from amp_rewrite.rewriting.instrument import Inserter, redirect
 from amp_rewrite.training.finding import Step
 from amp_rewrite.training.spec import PREFIX, DynamicLossScale, FixedLossScale, LossScale
 
@@ -25,35 +23,32 @@ BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 SCALAR = ir.Shape(())
 
 
-class NodeBuilder:
+class NodeBuilder(Inserter):
     """A builder that adds nodes to the main graph of a model, and records them in `nodes`.
 
     A node is inserted behind the producer of a value if one is named, else at the end of the graph.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.graph = graph = model.graph
-        self._lists_stored = model.ir_version < constants.CONSTANT_INPUTS_BELOW
+        super().__init__(model)
         self.nodes: list[ir.Node] = []
-        self._names = UniqueNames(traversal.graphs(graph))
-        self._placer = Placer()
 
     def input(self, stem: str, dtype: ir.DataType) -> ir.Value:
         """Append a scalar input to the model, named after `stem`, and return it."""
-        value = ir.Value(name=self._names.new_value(stem), type=tensor(dtype), shape=SCALAR)
-        self.graph.inputs.append(value)
+        value = ir.Value(name=self.names.new_value(stem), type=tensor(dtype), shape=SCALAR)
+        self.root.inputs.append(value)
         return value
 
     def output(self, value: ir.Value, stem: str) -> None:
         """Append a new value to the outputs of the model, named after `stem`."""
-        value.name = self._names.new_value(stem)
-        self.graph.outputs.append(value)
+        value.name = self.names.new_value(stem)
+        self.root.outputs.append(value)
 
     def scalar(self, stem: str, number: float, dtype: ir.DataType) -> ir.Value:
         """Register a scalar initializer and return its value."""
-        name = self._names.new_value(stem)
+        name = self.names.new_value(stem)
         constant = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
-        return graph_edits.add_stored(self.graph, name, constant, as_input=self._lists_stored)
+        return self.store(name, constant)
 
     def node(
         self,
@@ -67,15 +62,15 @@ class NodeBuilder:
         **attributes: int,
     ) -> ir.Value:
         """Add a node and return its output; the node is inserted behind the producer of `behind`."""
-        output = ir.Value(name=self._names.new_value(stem), type=tensor(dtype), shape=shape)
+        output = ir.Value(name=self.names.new_value(stem), type=tensor(dtype), shape=shape)
         given = [ir.AttrInt64(name, number) for name, number in attributes.items()]
-        name = self._names.of_node(output.name or "")
+        name = self.names.of_node(output.name or "")
         node = ir.Node("", operator, inputs, given, outputs=(output,), name=name)
         self.nodes.append(node)
         if behind is None:
-            self.graph.append(node)
+            self.root.append(node)
         else:
-            self._placer.behind([node], behind)
+            self.behind(behind, [node])
         return output
 
     def cast(self, value: ir.Value, was: ir.DataType, to: ir.DataType) -> ir.Value:
@@ -102,7 +97,7 @@ def _unscale(step: Step, value: ir.Value, reciprocal: ir.Value, build: NodeBuild
     product, narrow = _product(value, reciprocal, "unscaled", step.types, build)
     uses = step.linearity.frontier[value]
     redirect([(uses, narrow)])
-    if any(use.holder is build.graph for use in uses):
+    if any(use.holder is build.root for use in uses):
         value.name, narrow.name = narrow.name, value.name
     return product
 
@@ -169,7 +164,7 @@ def guard(step: Step, finite: ir.Value, build: NodeBuilder) -> tuple[Pair, ...]:
     Returns the unguarded pairs, whose output is itself an input of the model.
     """
     unguarded: list[Pair] = []
-    outputs = {value.name: value for value in build.graph.outputs}  # a gradient may have taken a name
+    outputs = {value.name: value for value in build.root.outputs}  # a gradient may have taken a name
     for pair in step.spec.state:
         old, new = step.borders.inputs[pair.input], outputs[pair.output]
         if new.is_graph_input():
@@ -183,7 +178,7 @@ def _guard(old: ir.Value, new: ir.Value, finite: ir.Value, build: NodeBuilder) -
     """Replace an output by its guarded value, which takes its name; other consumers are not redirected."""
     dtype = old.dtype or FLOAT
     selection = build.node("Where", (finite, new, old), f"{new.name}__kept", dtype=dtype, shape=old.shape)
-    outputs = build.graph.outputs
+    outputs = build.root.outputs
     for port, value in enumerate(list(outputs)):
         if value is new:
             outputs[port] = selection
