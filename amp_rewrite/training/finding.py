@@ -147,7 +147,7 @@ def _seed(subject: Subject, types: Types, loss: str, asked: str) -> ir.Value:
         names = " or ".join(f"'{name}'" for name in usual)
         raise SpecError(
             f"no train step: no value called {names} starts a backward pass",
-            remedy="name the seed, the value that every gradient is linear in, or rewrite an inference graph",
+            remedy="name the seed, in which every gradient is linear, or rewrite it as an inference graph",
         )
     if asked not in values:
         raise SpecError(f"the seed '{asked}' is {_absent(subject.flow, asked)}", remedy="name another value")
