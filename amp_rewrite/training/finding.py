@@ -48,7 +48,7 @@ def find_step(model: ir.Model, request: TrainSpec, suffix: str | None = None) ->
     _refuse_unknown(model)
     flow, types = linearity.dataflow_of(model.graph), element_types.infer(model)
     borders = states.borders(model.graph, types)
-    request = request.over(spec.spec_in_metadata(model.metadata_props))
+    request = spec.complete(request, spec.spec_in_metadata(model.metadata_props))
     state = _state(borders, request, suffix)
     loss = _loss(borders, request.loss)
     gradients = _gradients(flow, request.gradients)
@@ -102,10 +102,10 @@ def _loss(borders: Borders, name: str) -> str:
     """Find the loss: the output of this name, or else a floating-point scalar called "loss"."""
     if not name and not _may_be_loss(borders, "loss"):
         scalars = [each for each, value in borders.outputs.items() if value.shape is not None]
-        scalars = [each for each in scalars if _may_be_loss(borders, each)]
+        candidates = [each for each in scalars if _may_be_loss(borders, each)] or borders.outputs
         raise SpecError(
             "no floating-point scalar among its outputs is called 'loss'",
-            remedy=f"if one of its outputs is the loss, name it with `loss`: {_listed(scalars)}",
+            remedy=f"if one of its outputs is the loss, name it with `loss`: {_listed(candidates)}",
         )
     if name and name not in borders.outputs:
         remedy = f"its outputs are {_listed(borders.outputs)}"

@@ -68,11 +68,6 @@ class TrainSpec:
             f"{PREFIX}{name}": text for name, text in {"loss": self.loss, "seed": self.seed, **lists}.items()
         }
 
-    def over(self, other: TrainSpec) -> TrainSpec:
-        """Return this spec with what is empty in it from another."""
-        own = {each.name: value for each in fields(self) if (value := getattr(self, each.name))}
-        return replace(other, **own)
-
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain data.
 
@@ -117,6 +112,12 @@ def _pair(name: str, value: Any) -> Pair:
     if len(names) != 2 or not all(isinstance(each, str) for each in names):
         raise arguments.refused(name, f"{arguments.describe(value)} is not a pair of names", _EXAMPLE)
     return Pair(*names)
+
+
+def complete(spec: TrainSpec, other: TrainSpec) -> TrainSpec:
+    """Return a spec with what is empty in it from another."""
+    own = {each.name: value for each in fields(spec) if (value := getattr(spec, each.name))}
+    return replace(other, **own)
 
 
 _LISTS = {"state": "state", "grads": "gradients"}
