@@ -34,7 +34,7 @@ from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule, Ties, edges_of
-from amp_rewrite.model.traversal import varying_values
+from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.operators.catalogue import BOUNDED
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
