@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.port_groups import OPAQUE
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring import classification
-from amp_rewrite.colouring import pin_patterns as naming
+from amp_rewrite.colouring import pins as naming
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.costs.flop_count import Flops
