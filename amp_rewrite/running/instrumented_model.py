@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -87,21 +86,8 @@ class InstrumentedModel:
             size = min(2 * size, _MOST) if is_small else CHUNK
 
 
-@dataclass(frozen=True, slots=True)
-class Models:
-    """The original, the rewritten model, and the device and the libraries of both."""
-
-    original: Runnable
-    rewritten: Runnable
-    device: Device
-    libraries: Libraries
-
-    def instrumented(self) -> tuple[InstrumentedModel, InstrumentedModel]:
-        """Return new copies of both that output values."""
-        return (
-            InstrumentedModel(self.original, self.device, self.libraries),
-            InstrumentedModel(self.rewritten, self.device, self.libraries),
-        )
+Instrumented = Callable[[], tuple[InstrumentedModel, InstrumentedModel]]
+"""A function that returns new copies of the original and of the rewritten model that output values."""
 
 
 def shared_values(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:

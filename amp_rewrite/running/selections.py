@@ -21,7 +21,7 @@ from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting.instrument import instrument
 from amp_rewrite.running import metrics
 from amp_rewrite.running.comparison import Runs
-from amp_rewrite.running.instrumented_model import InstrumentedModel, Models
+from amp_rewrite.running.instrumented_model import Instrumented, InstrumentedModel
 from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.tolerances import Tolerances
@@ -89,8 +89,8 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
 class Selections:
     """The models of a comparison, to impose the selections of the original where they explain a failure."""
 
-    def __init__(self, models: Models) -> None:
-        self.models = models
+    def __init__(self, instrumented: Instrumented) -> None:
+        self.instrumented = instrumented
         self._vain = 0
 
     def imposed(self, feeds: Feeds, bounds: Tolerances) -> Imposed | None:
@@ -101,7 +101,7 @@ class Selections:
         """
         if self._vain >= MOST_VAIN:
             return None
-        found = impose(*self.models.instrumented(), feeds)
+        found = impose(*self.instrumented(), feeds)
         limit = (Tolerances() if bounds.error is None else bounds).error or 0.0
         if found is None or not all(choice.ratio <= 2 * limit for choice in found.choices):
             self._vain += 1

@@ -35,9 +35,9 @@ from amp_rewrite.running.comparison import (
     SampleComparison,
 )
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.inputs import feeds, stress
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
-from amp_rewrite.running.instrumented_model import Models
+from amp_rewrite.running.instrumented_model import InstrumentedModel
 from amp_rewrite.running.judging import Pair, Undecided, noise_of
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.selections import Choice, Selections
@@ -79,9 +79,9 @@ def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged
     names = trial.free | trial.images
     if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
         return None
-    change = stress.FAINTER
+    change = stressing.FAINTER
     source = replace(trial.source, change=change.change)
-    sample = stress.copy(judged.first.feeds, change, names)
+    sample = stressing.copy(judged.first.feeds, change, names)
     try:
         verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
     except (AmpRewriteError, RewrittenRunError):
@@ -169,7 +169,7 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     ]
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
-    hidden = saturation.hidden(*pair.selections.models.instrumented(), names, runs.feeds) if names else {}
+    hidden = saturation.hidden(*pair.selections.instrumented(), names, runs.feeds) if names else {}
     expected = {name: value.expected for name, value in hidden.items()}
     actual = {name: value.actual for name, value in hidden.items()}
     found = {output.name: output for output in pair.judge_runs(Runs(runs.feeds, expected, actual))}
@@ -354,7 +354,12 @@ def verify_trials(
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                imposed = Selections(Models(float32, runnable, where, libraries))
+                imposed = Selections(
+                    lambda: (
+                        InstrumentedModel(float32, where, libraries),
+                        InstrumentedModel(runnable, where, libraries),
+                    )
+                )
                 pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32), imposed)
                 on_step("running both (3 of 3)")
                 return blank if borders.differences else judge(blank, pair, trials)
