@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from amp_rewrite.analysis.observed import NOTHING, Extremes
 from amp_rewrite.arguments import PathLike, function, instance
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model import loading, writing
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running import metrics, reductions, run_arguments, sessions
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
-from amp_rewrite.running.light_model import LightModel, light
+from amp_rewrite.running.instrumented_model import LightModel, as_file, light
 from amp_rewrite.running.reductions import Row
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sequences import Steps
@@ -237,7 +232,7 @@ def _in_parts(
 ) -> Observed:
     """Observe the samples in parts by the workers of an executor; without samples, start none."""
     total: Observed | None = None
-    with _as_file(model) as file:
+    with as_file(model) as file:
         parts = iter(lambda: list(itertools.islice(samples, PART)), [])
         for observations in executors.results(
             executor, _observe, ((file, part, device, libraries) for part in parts)
@@ -246,15 +241,3 @@ def _in_parts(
             if on_sample is not None:
                 on_sample(total.samples)
     return Observed("", 0, {}) if total is None else total
-
-
-@contextlib.contextmanager
-def _as_file(model: Runnable) -> Generator[Path]:
-    """Yield the path of a model; one in memory is written once, for all tasks."""
-    if not isinstance(model, onnx.ModelProto):
-        yield Path(model).absolute()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        writing.save(loading.load(model), path, ExternalData())
-        yield path

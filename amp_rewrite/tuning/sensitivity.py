@@ -9,8 +9,6 @@ import contextlib
 import functools
 import heapq
 import math
-import pickle
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -19,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -31,6 +28,7 @@ from amp_rewrite.policy import node_patterns
 from amp_rewrite.process import executors
 from amp_rewrite.running import comparison, emulation, metrics, sequences, sessions
 from amp_rewrite.running.emulation import SwitchedModel
+from amp_rewrite.running.instrumented_model import as_file
 from amp_rewrite.running.metrics import Moments, Spread
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
@@ -122,39 +120,51 @@ def _owners(root: ir.Graph) -> dict[ir.Graph, ir.Node]:
 # Runs of a model with switches: the output error for any set of rounded places.
 
 
-class Target:
-    """The float32 outputs for some samples, and the bound on the error relative to them.
-
-    The error of a float output is that of a verdict: the RMS of the difference over the spread in all samples
-    (metrics.spread), at least metrics.SMALLEST; of others, it is the share of different values. Each
-    array of a sequence or map counts as an output. The last samples, `apart`, have a spread each.
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A sample, the float32 outputs of its steps, and the spreads of the float ones; each array of a sequence
+    or map counts as an output.
     """
 
-    def __init__(self, references: Sequence[Mapping[str, Any]], bound: float, apart: int = 0) -> None:
-        self._wanted, self._bound = [_arrays(outputs) for outputs in references], bound
-        together = len(references) - apart
-        common = _spreads(step for steps in self._wanted[:together] for step in steps)
-        self._spreads = [common] * together + [_spreads(steps) for steps in self._wanted[together:]]
+    feeds: Feeds
+    outputs: Sequence[Mapping[str, NDArray[Any]]]
+    spreads: Mapping[str, Spread]
 
-    def squared(self, sample: int, outputs: Mapping[str, Any]) -> float:
-        """Return the squared error of the worst output of a sample, over the square of the bound."""
-        errors = [
-            self._error(self._spreads[sample].get(name), value, result[name])
-            for reference, result in zip(self._wanted[sample], _arrays(outputs), strict=True)
-            for name, value in reference.items()
-            if name in result
-        ]
-        return (max(errors, default=0.0) / self._bound) ** 2
+    def error(self, session: Any, switches: Mapping[str, NDArray[np.bool_]]) -> float:
+        """Run a session with these switches, and return the error of the worst output.
 
-    def _error(self, spread: Spread | None, reference: NDArray[Any], result: NDArray[Any]) -> float:
-        if reference.shape != result.shape:
-            return math.inf
-        if spread is None:
-            return float(np.mean(reference != result)) if reference.size else 0.0
-        finite = np.isfinite(reference)
-        if not np.isfinite(result[finite]).all():
-            return math.inf
-        return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
+        That of a float output is the error of a verdict: the RMS of the difference over the spread, at least
+        metrics.SMALLEST; of others, it is the share of different values.
+        """
+        sample = sequences.changed(self.feeds, lambda step: {**step, **switches})
+        pairs = zip(self.outputs, _arrays(sessions.run_session(session, sample)), strict=True)
+        errors = (
+            _error(self.spreads.get(name), value, actual[name])
+            for expected, actual in pairs
+            for name, value in expected.items()
+            if name in actual
+        )
+        return max(errors, default=0.0)
+
+
+def _error(spread: Spread | None, reference: NDArray[Any], result: NDArray[Any]) -> float:
+    if reference.shape != result.shape:
+        return math.inf
+    if spread is None:
+        return float(np.mean(reference != result)) if reference.size else 0.0
+    finite = np.isfinite(reference)
+    if not np.isfinite(result[finite]).all():
+        return math.inf
+    return spread.error(metrics.differences(reference, result, (spread.axis,)), metrics.SMALLEST)[0]
+
+
+def _expect(samples: Sequence[Feeds], outputs: Iterable[Mapping[str, Any]], apart: int) -> list[Expected]:
+    """Return the samples with their outputs; the last ones, `apart`, have a spread each."""
+    steps = [_arrays(each) for each in outputs]
+    together = len(samples) - apart
+    common = _spreads(step for each in steps[:together] for step in each)
+    spreads = [common] * together + [_spreads(each) for each in steps[together:]]
+    return [Expected(*each) for each in zip(samples, steps, spreads, strict=True)]
 
 
 def _spreads(steps: Iterable[Mapping[str, NDArray[Any]]]) -> dict[str, Spread]:
@@ -175,11 +185,13 @@ def _arrays(outputs: Mapping[str, Any]) -> list[dict[str, NDArray[Any]]]:
 class SwitchedSession:
     """A cache of measured errors by what is rounded; `runs` counts the measurements, on all samples each.
 
-    `measure` returns the squared error of each sample with these switches on, over the square of the target.
+    `errors` returns the error of each sample for a vector of `count` switches; `bound` is that of the target.
     """
 
-    def __init__(self, measure: Callable[[tuple[int, ...]], Iterable[float]]) -> None:
-        self._measure = measure
+    def __init__(
+        self, errors: Callable[[NDArray[np.bool_]], Iterable[float]], count: int, bound: float
+    ) -> None:
+        self._errors, self._count, self._bound = errors, count, bound
         self.runs = 0
         self._known: dict[tuple[int, ...], float] = {}
 
@@ -188,33 +200,14 @@ class SwitchedSession:
         key = tuple(sorted(switches))
         if key not in self._known:
             self.runs += 1
-            self._known[key] = max(self._measure(key), default=0.0)
+            vector = np.zeros(self._count, bool)
+            vector[list(key)] = True
+            self._known[key] = (max(self._errors(vector), default=0.0) / self._bound) ** 2
         return self._known[key]
 
     def above_noise(self, switches: Iterable[int]) -> float:
         """Return the squared error above that of float32."""
         return max(self.squared(switches) - self.squared(()), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Measuring:
-    """The inputs of measurements: the name and number of switches, the samples, the target, and libraries of
-    custom operators.
-    """
-
-    switches: str
-    count: int
-    samples: Sequence[Feeds]
-    target: Target
-    libraries: Libraries
-
-    def squared(self, session: Any, at: int, sites: Sequence[int]) -> float:
-        """Return the squared error of a sample."""
-        switches = np.zeros(self.count, bool)
-        switches[list(sites)] = True
-        sample = sequences.changed(self.samples[at], lambda step: {**step, self.switches: switches})
-        outputs = sessions.run_session(session, sample)
-        return self.target.squared(at, outputs)
 
 
 @contextlib.contextmanager
@@ -233,55 +226,34 @@ def opened(
     Raises ModelError and RunError if the original does not run.
     """
     with emulation.reference(original, Device.CPU, libraries) as baseline:
-        references = [
+        outputs = [
             sessions.run_session(baseline.session, sample, where=f"samples[{at}]")
             for at, sample in enumerate(samples)
         ]
-    measuring = _Measuring(
-        model.switches, len(model.values), samples, Target(references, bound, apart), libraries
-    )
+    expected = _expect(samples, outputs, apart)
+
+    def measure_here(vector: NDArray[np.bool_]) -> Iterable[float]:
+        return (each.error(session, {model.switches: vector}) for each in expected)
+
+    def measure_by_workers(vector: NDArray[np.bool_]) -> Iterable[float]:
+        tasks = ((file, libraries, each, {model.switches: vector}) for each in expected)
+        return executors.results(executor, _measure_in_worker, tasks)
+
     with emulation.runnable(model.loaded) as runnable:
         if executor is None:
-            yield SwitchedSession(_here(sessions.open_session(runnable, Device.CPU, libraries), measuring))
+            session = sessions.open_session(runnable, Device.CPU, libraries)
+            yield SwitchedSession(measure_here, len(model.values), bound)
         else:
-            with _shared(runnable, measuring) as folder:
-                yield SwitchedSession(_by_workers(executor, folder, len(samples)))
+            with as_file(runnable) as file:
+                yield SwitchedSession(measure_by_workers, len(model.values), bound)
 
 
-def _here(session: Any, measuring: _Measuring) -> Callable[[tuple[int, ...]], Iterable[float]]:
-    return lambda sites: (measuring.squared(session, at, sites) for at in range(len(measuring.samples)))
-
-
-def _by_workers(
-    executor: Executor, folder: Path, samples: int
-) -> Callable[[tuple[int, ...]], Iterable[float]]:
-    return lambda sites: executors.results(
-        executor, _measured, ((folder, at, sites) for at in range(samples))
-    )
-
-
-@contextlib.contextmanager
-def _shared(model: Runnable, measuring: _Measuring) -> Generator[Path]:
-    """Yield a folder with the model and inputs for the workers."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if isinstance(model, onnx.ModelProto):
-            onnx.save(model, folder / _MODEL)
-            model = folder / _MODEL
-        (folder / _REST).write_bytes(pickle.dumps((Path(model).absolute(), measuring)))
-        yield folder
-
-
-_MODEL, _REST = "model.onnx", "measuring.pickle"
-
-
-def _measured(folder: Path, at: int, sites: Sequence[int]) -> float:
-    """Return, in a worker, the squared error of a sample."""
-    session, measuring = _loaded(folder)
-    return measuring.squared(session, at, sites)
+def _measure_in_worker(
+    model: Path, libraries: Libraries, expected: Expected, switches: Mapping[str, NDArray[np.bool_]]
+) -> float:
+    return expected.error(_session(model, libraries), switches)
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(folder: Path) -> tuple[Any, _Measuring]:
-    model, measuring = pickle.loads((folder / _REST).read_bytes())
-    return sessions.open_session(model, Device.CPU, measuring.libraries), measuring
+def _session(model: Path, libraries: Libraries) -> Any:
+    return sessions.open_session(model, Device.CPU, libraries)
