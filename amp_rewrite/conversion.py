@@ -49,7 +49,7 @@ from amp_rewrite.tuning import repair
 from amp_rewrite.tuning import trials as other_flags
 from amp_rewrite.tuning.comparing import Judging, attempted, naming_sizes
 from amp_rewrite.tuning.repair import Outcome, Settings, Verification
-from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.search import Prefer, SearchStep, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Tuning:
 def _watching(progress: Progress | None) -> Watch:
     """Return a callback that shows the steps of a search."""
 
-    def watch(step: Step) -> None:
+    def watch(step: SearchStep) -> None:
         rounded = f"{step.rounded:,} of {step.sites:,} values rounded"
         tell(progress, f"tune: {plural(step.runs, 'run')}, error {step.error:.1e}, {rounded}")
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,15 +196,20 @@ Instrumented = Callable[[], tuple[InstrumentedModel, InstrumentedModel]]
 """A function that returns new copies of the original and of the rewritten model that output values."""
 
 
-def shared_values(before: InstrumentedModel, after: InstrumentedModel) -> dict[str, str]:
-    """Map the main-graph values that both models have to their names in the rewritten one, in order.
+def paired_values(
+    before: InstrumentedModel, after: InstrumentedModel, names: Collection[str], feeds: Feeds
+) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
+    """Yield those of these main-graph values that the first model has as float tensors, by name, with the
+    same value in the second one; None where it is none there. A run of each model for each chunk.
 
     In an emulation that is the rounded value, which all consumers read.
     """
-    shared: dict[str, str] = {}
     there = after.values
+    shared: dict[str, str] = {}
     for name in before.values:
-        for other in (rounded_name(name), name):
-            if other in there:
-                shared.setdefault(name, other)
-    return shared
+        other = next((each for each in (rounded_name(name), name) if each in there), None)
+        if other is not None and name in names:
+            shared[name] = other
+    for chunk in before.chunks(shared, feeds):
+        actual = after.run([shared[name] for name in chunk], feeds) if chunk else {}
+        yield from ((name, value, actual.get(shared[name])) for name, value in chunk.items())

@@ -16,14 +16,14 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.running import comparison, metrics, sessions, tolerances
 from amp_rewrite.running.comparison import Float32Noise, OutputComparison, Runs, SampleComparison
 from amp_rewrite.running.metrics import Spread
-from amp_rewrite.running.selections import Choice, Selections
+from amp_rewrite.running.selections import OtherSelection, Selections
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.tolerances import Metric, Tolerances
 from amp_rewrite.running.verdict import Channel, Output, distance
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ComparedModels:
     """The sessions of two models, the half type of the second, and the criteria of the comparison."""
 
     before: Any
@@ -80,7 +80,7 @@ class Compared:
     runs: Runs
     steps: list[SampleComparison]
     outputs: tuple[Output, ...]
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[OtherSelection, ...] = ()
 
     @property
     def is_far(self) -> bool:
@@ -167,7 +167,7 @@ difference understates float32's error, for constant images by a factor of up to
 class Undecided:
     """The outputs whose error is comparable to float32 noise in all samples that violate their bounds."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: ComparedModels) -> None:
         self._pair = pair
         self._reasons: dict[str, tuple[float, str] | None] = {}
 

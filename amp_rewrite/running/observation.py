@@ -21,7 +21,7 @@ from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running import metrics, reductions, run_arguments, sessions
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.instrumented_model import LightModel, as_file, light
-from amp_rewrite.running.reductions import Row
+from amp_rewrite.running.reductions import ReducedRow
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
@@ -111,7 +111,7 @@ def _observe(
     ranges, count = dict[str, Extremes](), 0
     open_session = functools.cache(lambda: sessions.open_session(model, device, libraries))
     with light(model) as readable:
-        runs = _Runs(readable, device, libraries)
+        runs = _ObservedRuns(readable, device, libraries)
         for where, feeds in samples:
             for inputs in feeds.feeds if isinstance(feeds, Steps) else [feeds]:
                 _refuse_nan(where, inputs)
@@ -141,7 +141,7 @@ def _refuse_nan(where: str, feeds: Feeds) -> None:
             raise FeedError(f"input '{name}' holds NaN", where=where, remedy="leave this sample out")
 
 
-class _Runs:
+class _ObservedRuns:
     """The runs of a model, whose session is reopened when further values need element counts.
 
     The elements of all values are counted in the first COUNTED runs, afterwards those of values with an
@@ -153,7 +153,7 @@ class _Runs:
         self._device = device
         self._libraries = libraries
         self._session: Any = None
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[ReducedRow] = ()
         self._runs = self._reopened = 0
         self._leaving: set[str] = set()
 

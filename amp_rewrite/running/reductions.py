@@ -34,7 +34,7 @@ _SINCE_STATES = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReducedRow:
     """The numbers of values with the same elements: the largest and the smallest element, and sums.
 
     If elements are counted, the sums are the counts of all elements, of those that float16 flushes to 0, of
@@ -66,8 +66,8 @@ class Row:
 
 
 def read_rows(
-    rows: Sequence[Row], vectors: Iterable[Any]
-) -> Iterator[tuple[Row, tuple[Any, Any, list[Any]]]]:
+    rows: Sequence[ReducedRow], vectors: Iterable[Any]
+) -> Iterator[tuple[ReducedRow, tuple[Any, Any, list[Any]]]]:
     """Yield each row with its numbers in the three vectors of a run."""
     highs, lows, sums = (vector.tolist() for vector in vectors)
     ends = itertools.accumulate(row.width for row in rows)
@@ -75,7 +75,7 @@ def read_rows(
         yield row, (high, low, sums[end - row.width : end])
 
 
-def reduce_values(model: ir.Model, is_counted: Callable[[str], bool]) -> Sequence[Row]:
+def reduce_values(model: ir.Model, is_counted: Callable[[str], bool]) -> Sequence[ReducedRow]:
     """Replace the outputs of a model by the three vectors of the float32 and half values that it computes or
     is given, as far as they have a type.
 
@@ -115,18 +115,18 @@ class _Vectors:
     """The three vectors of a graph, and their rows."""
 
     values: Sequence[ir.Value]
-    rows: Sequence[Row]
+    rows: Sequence[ReducedRow]
 
 
 class _Parts:
     """What the vectors of a graph are joined of, and the rows of its values."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[ReducedRow] = []
         self.numbers: tuple[list[ir.Value], ...] = ([], [], [])
-        self.row_of: dict[ir.Value | None, Row] = {}
+        self.row_of: dict[ir.Value | None, ReducedRow] = {}
 
-    def add(self, rows: Iterable[Row], numbers: Iterable[Iterable[ir.Value]]) -> None:
+    def add(self, rows: Iterable[ReducedRow], numbers: Iterable[Iterable[ir.Value]]) -> None:
         """Add rows, and their part of each vector."""
         self.rows.extend(rows)
         for vector, more in zip(self.numbers, numbers, strict=True):
@@ -169,7 +169,7 @@ class _Reducer:
     def _reduce(self, parts: _Parts, values: Iterable[ir.Value]) -> None:
         for value in filter(_is_reduced, values):
             name = value.name or ""
-            row = parts.row_of[value] = Row([name], self._is_counted(name))
+            row = parts.row_of[value] = ReducedRow([name], self._is_counted(name))
             parts.add([row], self._numbers(value, row))
 
     def _joined(self, graph: ir.Graph, parts: Sequence[ir.Value], size: int) -> ir.Value:
@@ -217,7 +217,7 @@ class _Reducer:
         branch.append(node)
         return _declared(node.outputs[0], shape[0])
 
-    def _numbers(self, value: ir.Value, row: Row) -> tuple[Sequence[ir.Value], ...]:
+    def _numbers(self, value: ir.Value, row: ReducedRow) -> tuple[Sequence[ir.Value], ...]:
         """Put nodes behind a value that reduce it to the extremes of its finite elements and to counts; if it
         is not counted, to its extremes and its sum. Returns what belongs to each of the three vectors.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.rewriting import annotations
 from amp_rewrite.running import metrics
-from amp_rewrite.running.instrumented_model import InstrumentedModel, shared_values
+from amp_rewrite.running.instrumented_model import InstrumentedModel, paired_values
 from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Feeds
 
@@ -75,22 +75,18 @@ def hidden(
     """
     if isinstance(feeds, Steps):
         return {}
-    shared, there = shared_values(before, after), before.values
+    there = before.values
     known = {output: there[output] for output in outputs if output in there}
-    behind = (value.name or "" for output in known.values() for value in _ancestors(output))
-    names = dict.fromkeys(name for name in behind if name in shared)
-    try:
-        expected = before.run(names, feeds) if names else {}
-        actual = after.run([shared[name] for name in expected], feeds) if expected else {}
-    except AmpRewriteError:
-        return {}
+    names = {value.name or "" for output in known.values() for value in _ancestors(output)}
     is_rescaled = annotations.is_rescaled(after.model.metadata_props)
     values: dict[str, Hidden] = {}
-    for name, value in expected.items():
-        other = actual.get(shared[name])
-        if other is not None and other.shape == value.shape:
-            other = other / _power(value, other) if is_rescaled else other
-            values[name] = Hidden(name, value, other, metrics.measure(value, other).relative_l2)
+    try:
+        for name, value, other in paired_values(before, after, names, feeds):
+            if other is not None and other.shape == value.shape:
+                actual = other / _power(value, other) if is_rescaled else other
+                values[name] = Hidden(name, value, actual, metrics.measure(value, actual).relative_l2)
+    except AmpRewriteError:
+        return {}
     found = ((output, _shown(value, values)) for output, value in known.items())
     return {output: value for output, value in found if value is not None}
 

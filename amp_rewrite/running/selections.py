@@ -30,7 +30,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OtherSelection:
     """A node that selects otherwise in the rewritten model, in `places` of `of`.
 
     `gap` is the largest difference of the scores between which it does, and `ratio` the largest one relative
@@ -52,7 +52,7 @@ class Imposed:
     """
 
     runs: Runs
-    choices: tuple[Choice, ...]
+    choices: tuple[OtherSelection, ...]
 
 
 def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) -> Imposed | None:
@@ -75,7 +75,7 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
         actual = after.run_all({*outputs, *own, *_read((node for _, node in pairs), taken)}, taken)
     except AmpRewriteError:
         return None
-    choices: list[Choice] = []
+    choices: list[OtherSelection] = []
     for (node, other), name in zip(pairs, own, strict=True):
         reads, others = _reads(node, {**feeds, **expected}), _reads(other, {**taken, **actual})
         found = _Selection(node, reads, others, taken[_chosen(node)], actual[name])
@@ -113,9 +113,9 @@ MOST_VAIN = 2
 """The samples that fail for another reason after which nothing is imposed any more: each takes two runs."""
 
 
-def worst(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+def worst(choices: Iterable[OtherSelection]) -> tuple[OtherSelection, ...]:
     """Return the choices of each node in the sample with the largest difference of scores."""
-    nodes: dict[str, Choice] = {}
+    nodes: dict[str, OtherSelection] = {}
     for choice in choices:
         nodes[choice.node] = max(choice, nodes.get(choice.node, choice), key=lambda each: each.gap)
     return tuple(nodes.values())
@@ -256,13 +256,13 @@ class _Close:
             return float(np.where(self.gaps == 0, 0.0, self.gaps / scales).max(initial=0.0))
 
 
-def _choices(found: _Selection) -> Iterator[Choice]:
+def _choices(found: _Selection) -> Iterator[OtherSelection]:
     """Yield what a node selects otherwise, if it does."""
     differs, node = found.differs, found.node
     if not differs.any():
         return
     close = _CLOSE.get(node.op_type, _thresholds)(found)
-    yield Choice(
+    yield OtherSelection(
         node=node.name or node.outputs[0].name or "",
         operator=node.op_type,
         places=int(np.count_nonzero(differs)),

@@ -14,7 +14,7 @@ import numpy as np
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.running.comparison import RewrittenRunError
 from amp_rewrite.running.inputs.feeds import Longer
-from amp_rewrite.running.judging import Pair, Undecided
+from amp_rewrite.running.judging import ComparedModels, Undecided
 from amp_rewrite.running.sequences import Steps, changed
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.verdict import FailedStress, Output, Verdict, distance
@@ -61,7 +61,7 @@ def _stressed(feeds: Feeds, stress: Stress, names: Collection[str]) -> Feeds:
     return {**feeds, **changes}
 
 
-def find_failed(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
+def find_failed(pair: ComparedModels, sample: Feeds, free: frozenset[str]) -> Iterator[FailedStress]:
     """Yield the changes of a sample with which the result violates a bound beyond float32 noise; stop if a
     run fails or the time limit is reached.
     """
@@ -74,7 +74,7 @@ def find_failed(pair: Pair, sample: Feeds, free: frozenset[str]) -> Iterator[Fai
             yield replace(failed, warns=stress.warns, feeds=changed_sample)
 
 
-def _judged_copy(pair: Pair, copy: Feeds) -> tuple[Output, ...] | None:
+def _judged_copy(pair: ComparedModels, copy: Feeds) -> tuple[Output, ...] | None:
     """Return the outputs on another sample, without violations within float32 noise; None if a run fails."""
     try:
         compared = pair.compare(copy, "")
@@ -94,7 +94,9 @@ def _failure(change: str, outputs: Sequence[Output]) -> Iterator[FailedStress]:
         yield FailedStress(change, max(map(distance, far)), loses)
 
 
-def find_failed_length(pair: Pair, verdict: Verdict, longer: Iterable[Longer]) -> Iterator[FailedStress]:
+def find_failed_length(
+    pair: ComparedModels, verdict: Verdict, longer: Iterable[Longer]
+) -> Iterator[FailedStress]:
     """Yield the open sizes with which the result violates a bound, or would at twice the length if the error
     went on to grow; none if float32 does not run on them.
     """

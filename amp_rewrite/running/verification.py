@@ -38,9 +38,9 @@ from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.instrumented_model import InstrumentedModel
-from amp_rewrite.running.judging import Pair, Undecided, noise_of
+from amp_rewrite.running.judging import ComparedModels, Undecided, noise_of
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.selections import Choice, Selections
+from amp_rewrite.running.selections import OtherSelection, Selections
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import FailedStress, NotJudged, Verdict
@@ -52,7 +52,7 @@ LARGE = 1 << 30
 """The bytes of a model above which a third session of it may not fit into memory."""
 
 
-def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
+def judge(blank: Verdict, pair: ComparedModels, trials: Sequence[Trial]) -> Verdict:
     """Return the verdict on two sessions with the same signature, from the best-conditioned trial.
 
     For large models that pass, trials beyond the first and float32's noise are skipped.
@@ -74,7 +74,7 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
     return replace(verdict, stressed=stressed)
 
 
-def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged) -> Verdict | None:
+def _on_fainter_inputs(blank: Verdict, pair: ComparedModels, trial: Trial, judged: _Judged) -> Verdict | None:
     """Return the verdict on a fainter copy of synthetic inputs, if half loses values and the copy passes."""
     names = trial.free | trial.images
     if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
@@ -104,11 +104,11 @@ class _Judged:
     undecided: Mapping[str, str]
 
 
-def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
+def _judge(blank: Verdict, pair: ComparedModels, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     history: list[Runs] = []
     far: Runs | None = None
-    choices: list[Choice] = []
+    choices: list[OtherSelection] = []
     doubt = Undecided(pair)
     for at, sample in enumerate(trial.samples):
         found = pair.compare(sample, blank.inputs.sample(at))
@@ -138,7 +138,7 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     return _Judged(verdict, compared, history[0], far, doubt.why)
 
 
-def _completed(judged: _Judged, pair: Pair) -> Verdict:
+def _completed(judged: _Judged, pair: ComparedModels) -> Verdict:
     """Return the verdict with float32's noise on the first sample, at the scale of all samples."""
     plain, atol = pair.noise.compared(judged.first), pair.bounds.atol or 0.0
     outputs = (
@@ -153,7 +153,7 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
     return verdict if judged.far is None else _explained(verdict, judged.undecided, judged.far, pair)
 
 
-def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
+def _unsaturated(verdict: Verdict, runs: Runs, pair: ComparedModels) -> Verdict:
     """Return the verdict with what saturated outputs are computed from on a sample, and its name, in their
     place; undecided where that violates a bound, as the outputs themselves do not.
     """
@@ -184,7 +184,7 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     return replace(verdict, outputs=tuple(outputs)).undecided(why)
 
 
-def _explained(verdict: Verdict, undecided: Mapping[str, str], far: Runs, pair: Pair) -> Verdict:
+def _explained(verdict: Verdict, undecided: Mapping[str, str], far: Runs, pair: ComparedModels) -> Verdict:
     """Return a verdict that fails on a sample, without outputs that change between runs or that float32 does
     not determine, or with the misfit inputs and outputs.
     """
@@ -360,7 +360,9 @@ def verify_trials(
                         InstrumentedModel(runnable, where, libraries),
                     )
                 )
-                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32), imposed)
+                pair = ComparedModels(
+                    before, after, half, bounds, metrics, noise, _is_large(float32), imposed
+                )
                 on_step("running both (3 of 3)")
                 return blank if borders.differences else judge(blank, pair, trials)
         except RewrittenRunError as error:

@@ -31,7 +31,7 @@ class Prefer(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Candidate:
     """A plan: a painting, the units that the search keeps in float32, the rounded sites, the measured squared
     error, the predicted seconds at large sizes, the prediction at the model's sizes, and the objective:
     `is_refused` if the gate prefers float32, then `cost`.
@@ -53,7 +53,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SearchStep:
     """The progress of a search, for its watcher: runs, the error of the best plan so far, and its number of
     rounded values, with the total.
     """
@@ -76,7 +76,7 @@ class Point:
     speedup: float
 
 
-Watch = Callable[[Step], None]
+Watch = Callable[[SearchStep], None]
 
 
 # The choice of float32 units: the least predicted time, or the most arithmetic in half, within an error.
@@ -94,7 +94,7 @@ _PER_FLOP = 10**6
 """The worth of a half FLOP in femtoseconds if FLOPs are preferred to time: a nanosecond."""
 
 
-class Choice:
+class FloatChoice:
     """The half units of a painting, with the costs and benefits of keeping some in float32.
 
     `worth` are the FLOPs of units if arithmetic in half counts for more than any time, else empty.
@@ -203,14 +203,14 @@ class Search:
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
         self._prices = model_costs.measure_prices(analysis.graph, analysis.options)
-        self._choice = Choice(self._prices, widest, self._sites, self._worth)
+        self._choice = FloatChoice(self._prices, widest, self._sites, self._worth)
         self.noise = session.squared(())
         self._sensitivities: Sensitivities | None = None
         self.walked: list[Point] = []
-        self._met: list[Found] = []
+        self._met: list[Candidate] = []
         self._choices = self._before = 0
 
-    def run(self, limit: float, watch: Watch | None) -> Found:
+    def run(self, limit: float, watch: Watch | None) -> Candidate:
         """Return the best plan with a squared error of at most `limit`, or the closest; that of the analysis
         if it fits.
 
@@ -238,7 +238,7 @@ class Search:
         """The squared errors of the sites; 0 before a search."""
         return [0.0] * len(self._sites) if self._sensitivities is None else self._sensitivities.errors
 
-    def float32(self, instead: Found) -> Found:
+    def float32(self, instead: Candidate) -> Candidate:
         """Return the float32 plan, for the gate, if another plan is predicted to be no faster."""
         painting = pruning.gate(self._analysis.painting, instead.predicted)
         units = (u for u in range(len(painting.paints)) if self._analysis.painting.is_half(u))
@@ -249,7 +249,7 @@ class Search:
         runs, best = self._session.runs, self._best
         if self._watch is not None:
             error = math.sqrt(best.squared) * self._bound
-            self._watch(Step(runs, error, len(best.rounded), len(self._sites)))
+            self._watch(SearchStep(runs, error, len(best.rounded), len(self._sites)))
         is_late = time.monotonic() > self._began + share * (self._effort.end - self._began)
         is_over = runs >= self._effort.runs * _CALLS or is_late
         return not is_over and runs - self._before < (self._effort.runs - _BEFORE) * share
@@ -296,7 +296,7 @@ class Search:
         more = set(self._rounded(painting)).difference(self._best.rounded)
         return sum(self.errors[at] for at in more) > _HOPE * (self._limit - self._best.squared)
 
-    def _try(self, units: Collection[int], painting: Painting) -> Found:
+    def _try(self, units: Collection[int], painting: Painting) -> Candidate:
         """Measure a painting, and update the best plan."""
         plan, best = self._measured(units, painting), self._best
         if max(best.squared, plan.squared) <= self._limit:
@@ -307,13 +307,13 @@ class Search:
         self._met += [plan] if plan.squared <= self._limit else []
         return plan
 
-    def _measured(self, units: Collection[int], painting: Painting) -> Found:
+    def _measured(self, units: Collection[int], painting: Painting) -> Candidate:
         squared, halves = self._session.squared(self._rounding.rounded(painting)), painting.halves
         seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
         predicted = self._prices.predict(halves)
         point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound, predicted.speedup)
         self.walked += [point] if point not in self.walked else []
-        return Found(
+        return Candidate(
             painting,
             tuple(sorted(units)),
             tuple(self._rounded(painting)),

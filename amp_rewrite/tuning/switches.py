@@ -30,7 +30,7 @@ from amp_rewrite.running.emulation import SwitchedModel
 # with all places behind it up to the next such values: their contribution to the error is one number.
 
 
-class Place(NamedTuple):
+class RoundingPlace(NamedTuple):
     """Consumers of a value that read it rounded if any of `units` is half: units, or None for uses outside
     units, such as the outputs of the model.
     """
@@ -52,7 +52,7 @@ class Site(NamedTuple):
 class Rounding:
     """All places and sites of a painting, also for paintings with fewer half units."""
 
-    places: tuple[Place, ...]
+    places: tuple[RoundingPlace, ...]
     sites: tuple[Site, ...]
 
     def rounded(self, painting: Painting) -> list[int]:
@@ -62,48 +62,45 @@ class Rounding:
 
 def find(graph: UnitGraph, painting: Painting) -> Rounding:
     """Return the places and sites of a painting, in node order; sequences and optionals have none."""
-    finder = _Finder(graph, painting)
+    finder = _SiteFinder(graph, painting)
     return Rounding(tuple(finder.places), tuple(finder.sites()))
 
 
-class _Finder:
+class _SiteFinder:
     def __init__(self, graph: UnitGraph, painting: Painting) -> None:
         self._graph, self._painting = graph, painting
         self._carriers = [_carries(graph, unit) for unit in range(len(graph.units))]
-        values = (v for v in dict.fromkeys((*graph.uses, *graph.producer)) if _is_tensor(graph, v))
-        self._values = tuple(values)
+        values = dict.fromkeys((*graph.uses, *graph.producer))
+        self._values = [value for value in values if isinstance(graph.types.get(value), ir.TensorType)]
         self.places = [place for value in self._values for place in self._places(value)]
 
-    def _places(self, value: ir.Value) -> Iterator[Place]:
+    def _places(self, value: ir.Value) -> Iterator[RoundingPlace]:
         """Yield the places of a value, which its producer, unless a carrier, or a consumer may round."""
-        producer = self._origin(value)
+        origin = None if self._is_carried(value) else self._graph.producer.get(value)
         readers: dict[tuple[int, ...], dict[int | None, None]] = {}
         for reader in (None, *(unit for unit, _ in self._graph.uses.get(value, ()))):
-            units = (unit for unit in (producer, reader) if unit is not None)
+            units = (unit for unit in (origin, reader) if unit is not None)
             halves = tuple(dict.fromkeys(filter(self._painting.is_half, units)))
             readers.setdefault(halves, {})[reader] = None
-        yield from (Place(value, units, tuple(consumers)) for units, consumers in readers.items() if units)
-
-    def _origin(self, value: ir.Value) -> int | None:
-        producer = self._graph.producer.get(value)
-        return None if producer is None or self._carriers[producer] else producer
-
-    def sites(self) -> Iterator[Site]:
-        """Yield the sites; a place behind several values belongs to the first of them."""
-        by_value: dict[ir.Value, list[int]] = {}
-        for at, place in enumerate(self.places):
-            by_value.setdefault(place.value, []).append(at)
-        origins = (value for value in self._values if not self._is_carried(value))
-        touching = sorted(((value, self._touching(value)) for value in origins), key=_first_unit)
-        for value, units in touching:
-            behind = (v for unit in units if self._carriers[unit] for v in self._graph.units[unit].defs)
-            places = [at for each in (value, *behind) for at in by_value.pop(each, ())]
-            if places:
-                yield Site(value, units, tuple(places))
+        yield from (
+            RoundingPlace(value, units, tuple(consumers)) for units, consumers in readers.items() if units
+        )
 
     def _is_carried(self, value: ir.Value) -> bool:
         producer = self._graph.producer.get(value)
         return producer is not None and self._carriers[producer]
+
+    def sites(self) -> Iterator[Site]:
+        """Yield the sites; a place behind several values belongs to the first of them."""
+        by_value: defaultdict[ir.Value, list[int]] = defaultdict(list)
+        for at, place in enumerate(self.places):
+            by_value[place.value].append(at)
+        origins = ((value, self._touching(value)) for value in self._values if not self._is_carried(value))
+        for value, units in sorted(origins, key=lambda origin: min(origin[1])):
+            behind = (v for unit in units if self._carriers[unit] for v in self._graph.units[unit].defs)
+            places = [at for each in (value, *behind) for at in by_value.pop(each, ())]
+            if places:
+                yield Site(value, units, tuple(places))
 
     def _touching(self, value: ir.Value) -> tuple[int, ...]:
         """Return the producer of a value, and its consumers, directly or behind carriers."""
@@ -116,14 +113,6 @@ class _Finder:
         )
         producer = graph.producer.get(value)
         return tuple(dict.fromkeys((*([] if producer is None else [producer]), *readers, *behind)))
-
-
-def _first_unit(entry: tuple[ir.Value, tuple[int, ...]]) -> int:
-    return min(entry[1])
-
-
-def _is_tensor(graph: UnitGraph, value: ir.Value) -> bool:
-    return isinstance(graph.types.get(value), ir.TensorType)
 
 
 def _carries(graph: UnitGraph, unit: int) -> bool:
@@ -139,7 +128,7 @@ def _carries(graph: UnitGraph, unit: int) -> bool:
 # (running.emulation).
 
 
-def switched(analysis: Analysis, places: Sequence[Place]) -> SwitchedModel:
+def switched(analysis: Analysis, places: Sequence[RoundingPlace]) -> SwitchedModel:
     """Edit the model of an analysis in place: add a switch for each of its places, in order."""
     half = analysis.options.half
     limits = (("Max", -half.largest), ("Min", half.largest)), (("Max", half.smallest),)

@@ -34,7 +34,7 @@ from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
 from amp_rewrite.text import brief, plural
 from amp_rewrite.tuning import switches as sites
-from amp_rewrite.tuning.search import Effort, Found, Point, Prefer, Search, Watch, widest
+from amp_rewrite.tuning.search import Candidate, Effort, Point, Prefer, Search, Watch, widest
 from amp_rewrite.tuning.sensitivity import opened
 from amp_rewrite.tuning.switches import Site, switched
 
@@ -112,7 +112,9 @@ class Tuned:
 # Confirmation of emulated plans by `verify` on the real result.
 
 
-def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:
+def confirm_plan(
+    search: Search, confirm: Callable[[Candidate], Tuned], end: float, watch: Watch | None
+) -> Tuned:
     """Return the first plan whose model passes, or the closest; the target is tightened after each failure.
     Float32 if the gate is on, no plan is predicted to be faster, and float32 passes.
     """
@@ -138,7 +140,7 @@ def _goes_on(tuned: Tuned) -> bool:
     return not tuned.is_met and tuned.verdict.is_far and not tuned.is_below_noise
 
 
-def _float32_or(search: Search, plan: Found, best: Tuned, confirm: Callable[[Found], Tuned]) -> Tuned:
+def _float32_or(search: Search, plan: Candidate, best: Tuned, confirm: Callable[[Candidate], Tuned]) -> Tuned:
     """Return the float32 plan if it passes, else the closer of the refused and the best plan."""
     exact = confirm(search.float32(plan))
     return exact if exact.is_met else min(best, confirm(plan), key=lambda each: each.verdict.error)
@@ -362,7 +364,7 @@ def tune(
         effort = Effort(most_runs(len(rounding.sites), work), now + (end - now) / 2)
         search = Search(analysis, painting, rounding, session, bound, prefer, effort)
 
-        def confirm(candidate: Found) -> Tuned:
+        def confirm(candidate: Candidate) -> Tuned:
             plan = _saved(analysis, candidate)
             names = (pinned_as(analysis.graph.units[unit].node) for unit in candidate.kept)
             return Tuned(
@@ -412,7 +414,7 @@ def _above_zero(name: str, value: object) -> float:
     return float(value)
 
 
-def _saved(analysis: Analysis, candidate: Found) -> SavedPlan:
+def _saved(analysis: Analysis, candidate: Candidate) -> SavedPlan:
     options = analysis.options
     decided = decisions.of(analysis.graph, candidate.painting, Plan(options.half))
     fingerprint = plan_files.fingerprint(analysis.graph.root)
