@@ -41,7 +41,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
 from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import LARGE, Device, Feeds
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
@@ -65,7 +65,7 @@ class Tuning:
 
     budget: float | None = None
     prefer: Prefer = Prefer.TIME
-    largest: float = repair.LARGE
+    largest: float = LARGE
     executor: Executor | None = None
     is_requested: bool = False
 

@@ -216,6 +216,11 @@ def providers(device: Device, *, tf32: bool = False) -> list[Any]:
     return [*([cuda] if device is Device.CUDA else []), "CPUExecutionProvider"]
 
 
+LARGE = 1 << 30
+"""The bytes of a model above which no sessions of it are opened beside those that compare it: each may take a
+copy, so that no plan is searched for, no flag is tried, and no noise is measured.
+"""
+
 FATAL_ONLY = 4
 """onnxruntime's log level for fatal errors only."""
 

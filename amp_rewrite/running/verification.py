@@ -41,15 +41,11 @@ from amp_rewrite.running.instrumented_model import InstrumentedModel
 from amp_rewrite.running.judging import ComparedModels, Undecided, noise_of
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.selections import OtherSelection, Selections
-from amp_rewrite.running.sessions import Device, Libraries, Runnable
+from amp_rewrite.running.sessions import LARGE, Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import FailedStress, NotJudged, Verdict
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
-
-
-LARGE = 1 << 30
-"""The bytes of a model above which a third session of it may not fit into memory."""
 
 
 def judge(blank: Verdict, pair: ComparedModels, trials: Sequence[Trial]) -> Verdict:

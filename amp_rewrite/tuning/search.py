@@ -169,23 +169,13 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
     return {unit: count for unit, count in pairs if count}
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """The most runs of a search, and its deadline (time.monotonic), which may be infinite.
-
-    Runs are counted, not timed: without a deadline a search gives the same plan on every machine.
-    """
-
-    runs: int
-    end: float = math.inf
-
-
 class Search:
     """The search for one model with a switch for each place of the `widest` painting; `bound` is the error
-    target.
+    target, `runs` the most runs, and `end` the deadline (time.monotonic), which may be infinite: without one
+    a search gives the same plan on every machine.
 
-    All squared errors are relative to that of the bound. `noise` is that of float32 without rounding, and
-    `walked` are the measured plans.
+    All squared errors are relative to that of the bound. `noise` is that of float32 without rounding,
+    `errors` are those of the sites (0 before a search), and `walked` are the measured plans.
     """
 
     def __init__(
@@ -196,16 +186,18 @@ class Search:
         session: SwitchedSession,
         bound: float,
         prefer: Prefer,
-        effort: Effort,
+        runs: int,
+        end: float,
     ) -> None:
         self._analysis, self._rounding, self._session, self._bound = analysis, rounding, session, bound
-        self._effort, self._began = effort, time.monotonic()
+        self._runs, self._began, self._end = runs, time.monotonic(), end
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
         self._prices = model_costs.measure_prices(analysis.graph, analysis.options)
         self._choice = FloatChoice(self._prices, widest, self._sites, self._worth)
         self.noise = session.squared(())
         self._sensitivities: Sensitivities | None = None
+        self.errors: Sequence[float] = [0.0] * len(self._sites)
         self.walked: list[Point] = []
         self._met: list[Candidate] = []
         self._choices = self._before = 0
@@ -226,17 +218,13 @@ class Search:
             return self._best
         self._before = self._session.runs
         known = self._sensitivities or Sensitivities(self._above_noise, len(self._sites))
-        self._sensitivities, allowed = known, _MARGIN * (limit - self.noise)
+        self._sensitivities, self.errors = known, known.errors
+        allowed = _MARGIN * (limit - self.noise)
         for to_split, to_try in _ROUNDS:
             known.refine(allowed * _KNOWN, functools.partial(self._may_go_on, to_split))
             self._choose(allowed, to_try)
             self._free(to_try)
         return self._best
-
-    @property
-    def errors(self) -> Sequence[float]:
-        """The squared errors of the sites; 0 before a search."""
-        return [0.0] * len(self._sites) if self._sensitivities is None else self._sensitivities.errors
 
     def float32(self, instead: Candidate) -> Candidate:
         """Return the float32 plan, for the gate, if another plan is predicted to be no faster."""
@@ -250,9 +238,9 @@ class Search:
         if self._watch is not None:
             error = math.sqrt(best.squared) * self._bound
             self._watch(SearchStep(runs, error, len(best.rounded), len(self._sites)))
-        is_late = time.monotonic() > self._began + share * (self._effort.end - self._began)
-        is_over = runs >= self._effort.runs * _CALLS or is_late
-        return not is_over and runs - self._before < (self._effort.runs - _BEFORE) * share
+        is_late = time.monotonic() > self._began + share * (self._end - self._began)
+        is_over = runs >= self._runs * _CALLS or is_late
+        return not is_over and runs - self._before < (self._runs - _BEFORE) * share
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         return self._session.above_noise(place for site in sites for place in self._sites[site].places)
@@ -331,13 +319,17 @@ class Search:
         worst = dict.fromkeys(units, 0.0)
         for site, error in zip(self._sites, self.errors, strict=True):
             worst.update((unit, max(worst[unit], error)) for unit in site.units if unit in worst)
-        findings = {unit: self._evidence(error) for unit, error in worst.items()}
+        findings = {
+            unit: Evidence(
+                Authority.OBSERVATION,
+                Reason.SENSITIVE,
+                number=math.sqrt(error) * self._bound,
+                limit=self._bound,
+            )
+            for unit, error in worst.items()
+        }
         analysis = replace(self._analysis, findings={**self._analysis.findings, **findings})
         return analysis.painted(self._analysis.options, self._worth)
-
-    def _evidence(self, squared: float) -> Evidence:
-        error = math.sqrt(squared) * self._bound
-        return Evidence(Authority.OBSERVATION, Reason.SENSITIVE, number=error, limit=self._bound)
 
     def _rounded(self, painting: Painting) -> list[int]:
         """Return the indices of the sites that a painting rounds."""

@@ -30,7 +30,7 @@ from amp_rewrite.running import comparison, emulation, metrics, sequences, sessi
 from amp_rewrite.running.emulation import SwitchedModel
 from amp_rewrite.running.instrumented_model import as_file
 from amp_rewrite.running.metrics import Moments, Spread
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+from amp_rewrite.running.sessions import LARGE, Device, Feeds, Libraries, Runnable
 
 SquaredError = Callable[[Sequence[int]], float]
 """A function from rounded parts to the squared error of the outputs, which may be infinite."""
@@ -81,9 +81,6 @@ MOST_RUNS = 64
 _FITS = 0.01
 """The share of the squared error that may belong to values not measured separately."""
 
-LARGEST = 1 << 30
-"""The bytes of a model above which nothing is measured: a session takes a copy of it."""
-
 
 def by_node(
     original: Runnable, rewritten: Runnable, feeds: Feeds, libraries: Libraries = ()
@@ -94,7 +91,7 @@ def by_node(
     does not run that way.
     """
     model = emulation.switched_emulation(rewritten)
-    if model.loaded.size > LARGEST:
+    if model.loaded.size > LARGE:
         return None
     try:
         with opened(original, model, (feeds,), 1.0, libraries=libraries) as session:

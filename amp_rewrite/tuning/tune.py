@@ -34,7 +34,7 @@ from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
 from amp_rewrite.text import brief, plural
 from amp_rewrite.tuning import switches as sites
-from amp_rewrite.tuning.search import Candidate, Effort, Point, Prefer, Search, Watch, widest
+from amp_rewrite.tuning.search import Candidate, Point, Prefer, Search, Watch, widest
 from amp_rewrite.tuning.sensitivity import opened
 from amp_rewrite.tuning.switches import Site, switched
 
@@ -125,8 +125,8 @@ def confirm_plan(
     for confirmed in range(_CONFIRMATIONS):
         if not _goes_on(tuned) or (confirmed and time.monotonic() > end):
             break
-        bound = search_bound(tuned.target)
-        share = _tighter(share, math.sqrt(plan.squared), tuned.verdict.error / bound)
+        real = tuned.verdict.error / max(tuned.target, _NOTHING)
+        share = _tighter(share, math.sqrt(plan.squared), real)
         before, plan = plan, search.run(share**2, watch)
         if plan.is_refused or plan == before:
             break
@@ -167,13 +167,8 @@ _BELOW = 0.97
 """The share of the error at which a plan is expected to pass: most real errors were at most 3 % above."""
 
 
-def search_bound(target: float) -> float:
-    """Return the unit of errors: the target, or a positive number below any rounding error."""
-    return max(target, _NOTHING)
-
-
 _NOTHING = 1e-30
-"""A stand-in for a target of 0, whose square can be a divisor."""
+"""The least unit of errors: it stands in for a target of 0, and its square can be a divisor."""
 
 
 # The outcome of a search for a plan, as a summary line.
@@ -356,13 +351,13 @@ def tune(
     painting = widest(analysis, prefer)
     rounding = sites.find(analysis.graph, painting)
     switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # edits the twin
-    bound = search_bound(_target_error(judged))
+    bound = max(_target_error(judged), _NOTHING)
     work = _work_of_run(analysis, searched) if budget is None else 0.0
     with opened(runnable, switches, searched, bound, executor, libraries, len(stressed)) as session:
         now = time.monotonic()  # setup may be slow on a busy machine
         end = max(end, now + seconds / 2)
-        effort = Effort(most_runs(len(rounding.sites), work), now + (end - now) / 2)
-        search = Search(analysis, painting, rounding, session, bound, prefer, effort)
+        runs, until = most_runs(len(rounding.sites), work), now + (end - now) / 2
+        search = Search(analysis, painting, rounding, session, bound, prefer, runs, until)
 
         def confirm(candidate: Candidate) -> Tuned:
             plan = _saved(analysis, candidate)
@@ -380,7 +375,7 @@ def tune(
                 seconds=candidate.seconds,
                 half=sum(candidate.painting.halves),
                 speedup=candidate.predicted.speedup,
-                bound="relative_l2" if _is_relative(judged) else "error",
+                bound="relative_l2" if judged.error is None and judged.relative_l2 is not None else "error",
             )
 
         best = confirm_plan(search, confirm, end, watch)
@@ -401,11 +396,6 @@ def _target_error(bounds: Tolerances) -> float:
     """Return the error target: the bound on the error of outputs, or the default."""
     first = next((bound for bound in (bounds.error, bounds.relative_l2) if bound is not None), None)
     return first if first is not None else Tolerances().error or math.inf
-
-
-def _is_relative(bounds: Tolerances) -> bool:
-    """Whether the error target is the bound on `relative_l2`."""
-    return bounds.error is None and bounds.relative_l2 is not None
 
 
 def _above_zero(name: str, value: object) -> float:
