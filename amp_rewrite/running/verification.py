@@ -22,10 +22,8 @@ from amp_rewrite.running import (
     comparison,
     emulation,
     run_arguments,
-    saturation,
     selections,
     sessions,
-    stressing,
     tolerances,
 )
 from amp_rewrite.running.comparison import (
@@ -38,7 +36,15 @@ from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.instrumented_model import InstrumentedModel
-from amp_rewrite.running.judging import ComparedModels, Undecided, noise_of
+from amp_rewrite.running.judging import (
+    FAINTER,
+    ComparedModels,
+    Undecided,
+    change_sample,
+    find_failed_lengths,
+    find_failed_stresses,
+    noise_of,
+)
 from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.selections import OtherSelection, Selections
 from amp_rewrite.running.sessions import LARGE, Device, Libraries, Runnable
@@ -64,8 +70,8 @@ def judge(blank: Verdict, pair: ComparedModels, trials: Sequence[Trial]) -> Verd
         return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
     stressed = (
-        *stressing.find_failed(pair, sample, trials[0].free),
-        *stressing.find_failed_length(pair, verdict, trials[0].longer),
+        *find_failed_stresses(pair, sample, trials[0].free),
+        *find_failed_lengths(pair, verdict, trials[0].longer),
     )
     return replace(verdict, stressed=stressed)
 
@@ -75,9 +81,9 @@ def _on_fainter_inputs(blank: Verdict, pair: ComparedModels, trial: Trial, judge
     names = trial.free | trial.images
     if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
         return None
-    change = stressing.FAINTER
+    change = FAINTER
     source = replace(trial.source, change=change.change)
-    sample = stressing.copy(judged.first.feeds, change, names)
+    sample = change_sample(judged.first.feeds, change, names)
     try:
         verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
     except (AmpRewriteError, RewrittenRunError):
@@ -161,11 +167,11 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: ComparedModels) -> Verdict:
         output.name
         for output in passing
         if output.name in arrays and output.error is not None
-        if saturation.is_suspect(arrays[output.name], output.error)
+        if selections.is_suspect(arrays[output.name], output.error)
     ]
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
-    hidden = saturation.hidden(*pair.selections.instrumented(), names, runs.feeds) if names else {}
+    hidden = selections.hidden(*pair.selections.instrumented(), names, runs.feeds) if names else {}
     expected = {name: value.expected for name, value in hidden.items()}
     actual = {name: value.actual for name, value in hidden.items()}
     found = {output.name: output for output in pair.judge_runs(Runs(runs.feeds, expected, actual))}

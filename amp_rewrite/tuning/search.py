@@ -19,8 +19,7 @@ from amp_rewrite.costs.minimum_cut import UNLIMITED
 from amp_rewrite.costs.model_costs import FEMTO, Prediction, Prices
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.tuning.sensitivity import Sensitivities, SwitchedSession
-from amp_rewrite.tuning.switches import Rounding, Site
+from amp_rewrite.tuning.sensitivity import Rounding, Sensitivities, Site, SwitchedSession
 
 
 class Prefer(enum.Enum):

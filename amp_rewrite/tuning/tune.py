@@ -33,10 +33,8 @@ from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
 from amp_rewrite.text import brief, plural
-from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import Candidate, Point, Prefer, Search, Watch, widest
-from amp_rewrite.tuning.sensitivity import opened
-from amp_rewrite.tuning.switches import Site, switched
+from amp_rewrite.tuning.sensitivity import Site, find_sites, opened, switched
 
 # The outcome of a search for a plan.
 
@@ -349,8 +347,8 @@ def tune(
         for _ in range(2)
     )
     painting = widest(analysis, prefer)
-    rounding = sites.find(analysis.graph, painting)
-    switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # edits the twin
+    rounding = find_sites(analysis.graph, painting)
+    switches = switched(twin, find_sites(twin.graph, widest(twin, prefer)).places)  # edits the twin
     bound = max(_target_error(judged), _NOTHING)
     work = _work_of_run(analysis, searched) if budget is None else 0.0
     with opened(runnable, switches, searched, bound, executor, libraries, len(stressed)) as session:
