@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite.errors import FeedError, OptionError
-from amp_rewrite.running import latency, run_arguments, sessions
+from amp_rewrite.running import latency, sessions
 from amp_rewrite.running.latency import MOST, WARMUP, TimedModel, interleave, speedup
 from amp_rewrite.running.sessions import Device
 
@@ -118,12 +118,12 @@ def test_cuda_that_does_not_work_is_refused(monkeypatch):
     """On a machine without it that is an error, not a run on the CPU; where it works it is used."""
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
     with pytest.raises(OptionError, match="CUDA does not work here"):
-        run_arguments.device("cuda")
-    assert run_arguments.device("cpu") is Device.CPU
-    assert run_arguments.device(None) is Device.CPU
+        sessions.check_device("cuda")
+    assert sessions.check_device("cpu") is Device.CPU
+    assert sessions.check_device(None) is Device.CPU
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CUDA)
-    assert run_arguments.device(None) is Device.CUDA
-    assert run_arguments.device("cpu") is Device.CPU
+    assert sessions.check_device(None) is Device.CUDA
+    assert sessions.check_device("cpu") is Device.CPU
 
 
 def test_no_sample_is_an_error(model):

@@ -32,12 +32,11 @@ from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.rewriting.instrument import Instrument, instrument
 from amp_rewrite.rewriting.observations import Observed
-from amp_rewrite.running import metrics, run_arguments, sessions
+from amp_rewrite.running import metrics, sessions
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.instrumented_model import LightModel, as_file, light
-from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.sequences import Steps
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable, Samples
 
 # A float32 model whose outputs are the extremes of its float values, and counts of their elements.
 
@@ -330,12 +329,12 @@ def observe(
         >>> seen.samples, seen["probabilities"].high <= 1
         (3, True)
     """
-    runnable = run_arguments.model("model", model)
-    runs = run_arguments.samples(samples, model, steps)
+    runnable = sessions.check_model("model", model)
+    runs = sessions.check_samples(samples, model, steps)
     function("on_sample", on_sample)
     if executor is not None:
         instance("executor", executor, Executor)
-    where, libraries = run_arguments.device(device), run_arguments.libraries(custom_ops)
+    where, libraries = sessions.check_device(device), sessions.check_libraries(custom_ops)
     with TimeLimit(timeout).running():
         pairs = ((inputs.sample(at) or f"sample {at + 1}", feeds) for at, feeds in enumerate(runs))
         if executor is None:

@@ -21,7 +21,6 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
     emulation,
-    run_arguments,
     selections,
     sessions,
     tolerances,
@@ -45,9 +44,8 @@ from amp_rewrite.running.judging import (
     find_failed_stresses,
     noise_of,
 )
-from amp_rewrite.running.run_arguments import Samples
 from amp_rewrite.running.selections import OtherSelection, Selections
-from amp_rewrite.running.sessions import LARGE, Device, Libraries, Runnable
+from amp_rewrite.running.sessions import LARGE, Device, Libraries, Runnable, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import FailedStress, NotJudged, Verdict
 
@@ -303,12 +301,12 @@ def verify(
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
     own = tolerances.several(metrics)
-    libraries = run_arguments.libraries(custom_ops)
+    libraries = sessions.check_libraries(custom_ops)
     with TimeLimit(timeout).running():
         if samples is None:
-            trials = feeds.trials(run_arguments.model("original", original), Data(steps=steps))
+            trials = feeds.trials(sessions.check_model("original", original), Data(steps=steps))
         else:
-            trials = (Trial(run_arguments.samples(samples, original, steps), inputs),)
+            trials = (Trial(sessions.check_samples(samples, original, steps), inputs),)
         return verify_trials(
             original,
             rewritten,
@@ -337,8 +335,8 @@ def verify_trials(
 
     `on_step` is called with a description of each of the three steps, which take long for large models.
     """
-    models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
-    where = run_arguments.device(device)
+    models = sessions.check_model("original", original), sessions.check_model("rewritten", rewritten)
+    where = sessions.check_device(device)
     on_step("opening the original (1 of 3)")
     with emulation.reference(models[0], where, libraries) as reference:
         float32, before = reference.model, reference.session

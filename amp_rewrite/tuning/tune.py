@@ -25,10 +25,9 @@ from amp_rewrite.rewriting import decisions, plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report, SummaryLine
-from amp_rewrite.running import run_arguments, tolerances
-from amp_rewrite.running.run_arguments import Samples
+from amp_rewrite.running import sessions, tolerances
 from amp_rewrite.running.sequences import Steps
-from amp_rewrite.running.sessions import Device, Feeds, Libraries
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
@@ -328,19 +327,19 @@ def tune(
         44
     """
     judged = _bounds(bounds, max_error).of((options or Options()).half)
-    runnable, own = run_arguments.model("model", model), tolerances.several(metrics)
+    runnable, own = sessions.check_model("model", model), tolerances.several(metrics)
     seconds = math.inf if budget is None else _above_zero("budget", budget)
     end = time.monotonic() + seconds
     prefer = arguments.choice("prefer", prefer, Prefer)
     arguments.function("watch", watch)
     if executor is not None:
         arguments.instance("executor", executor, Executor)
-    feeds = list(run_arguments.samples(samples, model, steps))
+    feeds = list(sessions.check_samples(samples, model, steps))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     searched = [*feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES], *stressed]
-    others = [feeds] if fresh is None else [list(run_arguments.samples(fresh, model, steps)), feeds]
-    libraries = run_arguments.libraries(custom_ops)
+    others = [feeds] if fresh is None else [list(sessions.check_samples(fresh, model, steps)), feeds]
+    libraries = sessions.check_libraries(custom_ops)
     judges = _Judge(judged, own, libraries, device, [*others, *([each] for each in stressed)])
     analysis, twin = (
         pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
