@@ -391,21 +391,22 @@ def opened(
             for at, sample in enumerate(samples)
         ]
     expected = _expect(samples, outputs, apart)
-
-    def measure_here(vector: NDArray[np.bool_]) -> Iterable[float]:
-        return (each.error(session, {model.switches: vector}) for each in expected)
-
-    def measure_by_workers(vector: NDArray[np.bool_]) -> Iterable[float]:
-        tasks = ((file, libraries, each, {model.switches: vector}) for each in expected)
-        return executors.results(executor, _measure_in_worker, tasks)
-
     with emulation.runnable(model.loaded) as runnable:
         if executor is None:
             session = sessions.open_session(runnable, Device.CPU, libraries)
-            yield SwitchedSession(measure_here, len(model.values), bound)
-        else:
-            with as_file(runnable) as file:
-                yield SwitchedSession(measure_by_workers, len(model.values), bound)
+            yield SwitchedSession(
+                lambda vector: (each.error(session, {model.switches: vector}) for each in expected),
+                len(model.values),
+                bound,
+            )
+            return
+        with as_file(runnable) as file:
+
+            def measure(vector: NDArray[np.bool_]) -> Iterable[float]:
+                tasks = ((file, libraries, each, {model.switches: vector}) for each in expected)
+                return executors.results(executor, _measure_in_worker, tasks)
+
+            yield SwitchedSession(measure, len(model.values), bound)
 
 
 def _measure_in_worker(
