@@ -48,9 +48,10 @@ Beyond the schemas of ONNX and onnxruntime, each fact about an operator stands o
 is left out has the cautious default: its outputs are values of their own, at exponent 0, with one FLOP for
 each element. Which operators become half is another matter: [the lists](lists.md) say so.
 
-"Scales" says that there are equations for what a factor of its inputs does to its outputs: a value beyond
-float16 is stored times a power of two through these, and the gradients of a train step are linear in their
-seed through them.
+"Inputs" says what an input is, by its position: coordinates in pixels stay float32, a mask ends at the scores
+of a softmax, and synthetic inputs get values that fit. "Scales" says that there are equations for what a
+factor of its inputs does to its outputs: a value beyond float16 is stored times a power of two through these,
+and the gradients of a train step are linear in their seed through them.
 
 <!-- operators: -->
 """
