@@ -136,7 +136,7 @@ def test_the_command_ranks_by_effect(tmp_path):
 
 def test_a_large_model_is_left_alone(monkeypatch):
     """A session would take a copy of it."""
-    monkeypatch.setattr(sensitivity, "LARGEST", 1)
+    monkeypatch.setattr(sensitivity, "LARGE", 1)
     source, sample = offset()
     half = amp_rewrite.rewrite(source).model
     assert sensitivity.by_node(source, half, sample) is None

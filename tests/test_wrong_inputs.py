@@ -13,7 +13,7 @@ from amp_rewrite.errors import ResourceError
 from amp_rewrite.files import destination
 from amp_rewrite.model import constants
 from amp_rewrite.process import interruptible
-from amp_rewrite.running import comparison, runtime_errors
+from amp_rewrite.running import comparison, sessions
 from tests import text
 from tests.commands import failure, run
 
@@ -127,11 +127,11 @@ def test_a_session_without_memory_is_no_fault_of_the_model(model, monkeypatch):
 
 def test_a_reason_is_one_line_without_places_in_c():
     """What is wrong comes behind codes, and behind the file and signature of onnxruntime's own source."""
-    assert runtime_errors.reason(SCARCE[0]).endswith(" Failed to allocate memory for buffer of size 9")
+    assert sessions.reason(SCARCE[0]).endswith(" Failed to allocate memory for buffer of size 9")
     enforced = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
     /onnxruntime_src/onnxruntime/core/x.cc:467 bool X::Y(const Z<T>&) a && b was false. No kernel"""
-    assert runtime_errors.reason(RuntimeError(enforced)) == "Exception during initialization: No kernel"
-    long = runtime_errors.reason(RuntimeError(f"Node {'(x, y), ' * 999} is of an unknown operator"))
+    assert sessions.reason(RuntimeError(enforced)) == "Exception during initialization: No kernel"
+    long = sessions.reason(RuntimeError(f"Node {'(x, y), ' * 999} is of an unknown operator"))
     assert (len(long) < 500, long.endswith("is of an unknown operator")) == (True, True)
 
 

@@ -16,7 +16,7 @@ from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import terminal
-from amp_rewrite.running import latency, run_arguments
+from amp_rewrite.running import latency, sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import SECONDS, TimedModel
@@ -54,8 +54,8 @@ def bench(
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once, every
     second one in reverse: A B B A.
     """
-    run_arguments.libraries(custom_ops)
-    device = run_arguments.device(provider)
+    sessions.check_libraries(custom_ops)
+    device = sessions.check_device(provider)
     if tf32 and device is not Device.CUDA:
         where = "the CPU" if device is Device.CPU else device.value
         raise OptionError(f"--tf32 is for CUDA, and this runs on {where}", remedy="leave it out")

@@ -16,7 +16,7 @@ from amp_rewrite.model import loading, writing
 from amp_rewrite.placement import placing, tensorrt
 from amp_rewrite.placement.placement import Counts, Placement
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
@@ -55,8 +55,8 @@ def placement(
     for path in models:
         with loading.open_file(path):  # before packages are missed
             pass
-    libraries = run_arguments.libraries(custom_ops)
-    where = tensorrt.NAME if provider == tensorrt.NAME else run_arguments.device(provider)
+    libraries = sessions.check_libraries(custom_ops)
+    where = tensorrt.NAME if provider == tensorrt.NAME else sessions.check_device(provider)
     with limit.running(), placing.placer(where, libraries, data.dims) as place:
         placements = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
     if json_ is not None:

@@ -34,7 +34,7 @@ from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
-from amp_rewrite.running import sessions, verification
+from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import tune as tuning
@@ -248,7 +248,7 @@ def _not_on_the_cpu(job: RewriteJob, report: Report, result: Path) -> Iterator[s
     half; nothing for a large one, of which a session would take a copy.
     """
     is_new = report.half == BFLOAT16.name and report.obstacle is None
-    if not is_new or not job.is_compared or report.size_after > verification.LARGE:
+    if not is_new or not job.is_compared or report.size_after > sessions.LARGE:
         return
     error = attempted(job.limit, lambda: sessions.open_session(result, libraries=job.judging.libraries))
     if isinstance(error, ModelError):

@@ -15,8 +15,7 @@ from amp_rewrite.placement.profile import Profile
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import sessions
-from amp_rewrite.running.runtime_errors import is_scarce, reason
-from amp_rewrite.running.sessions import Device, Feeds, Libraries
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, is_scarce, reason
 
 # The process that opens sessions: no crash of onnxruntime reaches the user's process.
 # It reads requests from its standard input and answers each; all else that is printed, onnxruntime's log

@@ -19,7 +19,7 @@ from amp_rewrite.placement import opening, placement, saved_graph, tensorrt
 from amp_rewrite.placement.opening import Request, SessionProcess
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.open_sizes import Dims
-from amp_rewrite.running import run_arguments
+from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
 Place = Callable[[Path, Feeds | None], Placement]
@@ -67,8 +67,8 @@ def place(
     """
     if device is not None and device != tensorrt.NAME:
         arguments.instance("device", device, Device, f"it is a Device, or '{tensorrt.NAME}'")
-    provider = device if device == tensorrt.NAME else run_arguments.device(device)
-    libraries = run_arguments.libraries(custom_ops)
+    provider = device if device == tensorrt.NAME else sessions.check_device(device)
+    libraries = sessions.check_libraries(custom_ops)
     with placer(provider, libraries, dims) as place_model, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx" if isinstance(model, onnx.ModelProto) else Path(model)
         if isinstance(model, onnx.ModelProto):

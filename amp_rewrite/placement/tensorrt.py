@@ -25,7 +25,7 @@ from amp_rewrite.placement.saved_graph import Executed
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running.runtime_errors import one_line
+from amp_rewrite.running.sessions import one_line
 
 NAME = "tensorrt"
 """The name of this provider beside those of onnxruntime."""
