@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from amp_rewrite.errors import ResourceError
-from amp_rewrite.files import destination
+from amp_rewrite.files import staging
 from amp_rewrite.model import constants
 from amp_rewrite.process import interruptible
 from amp_rewrite.running import comparison, runtime_errors
@@ -137,7 +137,7 @@ def test_a_reason_is_one_line_without_places_in_c():
 
 def test_a_disk_that_takes_only_a_part(tmp_path):
     """NumPy tells of a full disk in numbers of items; that is put into words."""
-    told = str(destination.unwritable(tmp_path, OSError("4096 requested and 0 written")))
+    told = str(staging.unwritable(tmp_path, OSError("4096 requested and 0 written")))
     assert "requested" not in told
     assert "disk" in told
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.value_kinds import FLOAT
-from amp_rewrite.files.file_identity import FileIdentity
+from amp_rewrite.files.reading import FileIdentity
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 from amp_rewrite.numerics.rounding import BlockRounding

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from amp_rewrite.certificate.element_checks import Array, Extent, WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import FileIdentity
+from amp_rewrite.files.reading import FileIdentity
 
 BLOCK = 1 << 18
 """The elements of a block: 1 MiB of float32 fits a core's cache, and each thread holds one in memory."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from amp_rewrite.certificate.element_checks import Extent, WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, READABLE, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import FileIdentity
+from amp_rewrite.files.reading import FileIdentity
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import CHUNK, Fit, Half
 from amp_rewrite.onnx_types import control_flow

@@ -18,7 +18,7 @@ from onnx import serialization
 from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import is_same
+from amp_rewrite.files.reading import is_same
 from amp_rewrite.files.staging import Stage, name_beside
 from amp_rewrite.model import constants
 from amp_rewrite.model.constants import ConvertedTensor
