@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 import re
@@ -21,7 +22,6 @@ from amp_rewrite.files import reading
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import preserved_fields, proto_traversal, traversal, unique_names
 from amp_rewrite.model.preserved_fields import PreservedFields
-from amp_rewrite.process import startup
 
 # Contradictory duplicates in a model, which readers resolve differently.
 #
@@ -320,7 +320,7 @@ def is_surgeon(source: object) -> bool:
 def surgeon() -> Any:
     """Return the module onnx_graphsurgeon; MissingPackageError if it is not installed."""
     try:
-        return startup.import_module("onnx_graphsurgeon")
+        return importlib.import_module("onnx_graphsurgeon")
     except ImportError as error:
         raise MissingPackageError(
             "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"

@@ -7,6 +7,7 @@ number for every dimension, values that are computed from shapes are known too, 
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from amp_rewrite.onnx_types import schema as schemas
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.operators.catalogue import names
 from amp_rewrite.operators.record import Trait
-from amp_rewrite.process import startup, worker, worker_process
+from amp_rewrite.process import worker, worker_process
 
 # Conversions between shapes and onnx's TypeProto messages.
 
@@ -387,7 +388,7 @@ def values(
     )
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports.items()]
     model = onnx.helper.make_model(graph, opset_imports=opsets)
-    reference = startup.import_module("onnx.reference")  # slow to import, and few models need it
+    reference = importlib.import_module("onnx.reference")  # slow to import, and few models need it
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -132,14 +132,11 @@ def _print_to(file: Path) -> None:
         os.dup2(opened_file.fileno(), 2)
 
 
-_CODE = "from amp_rewrite.placement import opening; opening.serve()"
-
-
 class SessionProcess:
     """A process that opens sessions; it starts with the first request, and anew after a crash."""
 
     def __init__(self) -> None:
-        self._child = ChildProcess(_CODE)
+        self._child = ChildProcess(__name__)
 
     def opened(self, request: Request) -> Answer:
         """Return the answer to a request; raise TimeLimitError, ResourceError, and RunError if no process can

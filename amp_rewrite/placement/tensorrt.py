@@ -165,7 +165,7 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
     ModelError for an unreadable model, OptionError for a size that is not open, and TimeLimitError.
     """
     version()
-    process = ChildProcess("from amp_rewrite.placement import tensorrt; tensorrt.serve()")
+    process = ChildProcess(__name__)
     try:
         yield lambda model: _compile(process, model, dims)
     finally:

@@ -17,32 +17,67 @@ from amp_rewrite.errors import RunError
 from amp_rewrite.process import interruptible
 
 _GREETING = b"amp-rewrite answers"
-"""The greeting before all answers, sent only by a Python that has imported the needed modules."""
+"""What comes before all answers: only a Python that has imported the module sends it."""
 
-_FIRST = f"""import pickle, sys
+_CODE = """import importlib, pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
-{{}}
-sys.stdout.buffer.write({_GREETING!r})
-sys.stdout.flush()
+importlib.import_module({!r}).serve()
 """
-"""The start of the child's code: it adopts our module search path, runs the needed imports, and greets."""
+"""The child's code: it adopts our module search path."""
 
 
 class CrashError(Exception):
     """The process ended without an answer; the message says how."""
 
 
+class _Fork:
+    """A fork of this process that calls a function, with what is used here of a Popen."""
+
+    def __init__(self, serve: Callable[[], NoReturn]) -> None:
+        (requests, to_child), (from_child, answers) = os.pipe(), os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                os.close(to_child)
+                os.close(from_child)
+                os.dup2(requests, 0)
+                os.dup2(answers, 1)
+                serve()
+            finally:
+                os._exit(1)
+        os.close(requests)
+        os.close(answers)
+        self.stdin, self.stdout = os.fdopen(to_child, "wb"), os.fdopen(from_child, "rb")
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        return self.wait(flags=os.WNOHANG)
+
+    def wait(self, timeout: float | None = None, flags: int = 0) -> int | None:
+        """Wait for the end, which comes soon once the pipes are closed."""
+        del timeout
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, flags)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
 class ChildProcess:
     """A process that starts with the first request, and again after its end.
 
-    `code` is Python that calls `serve`, after imports that it `needs`. `process` is None while it does not
-    run.
+    `module` has a function `serve`, which calls that of this module. `process` is None while it does not run.
     """
 
-    def __init__(self, code: str, needs: str = "") -> None:
-        self._code = _FIRST.format(needs) + code
+    def __init__(self, module: str) -> None:
+        self._code = _CODE.format(module)
         self._has_greeted = False
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | _Fork | None = None
 
     def ask(self, request: Any, *, is_interruptible: bool = True) -> Any:
         """Return the answer to a request; with `is_interruptible` in a thread, within the time limit.
@@ -61,28 +96,30 @@ class ChildProcess:
             self.end()
             raise
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def fork(self, serve: Callable[[], NoReturn]) -> None:
+        """Start the process as a copy of this one, which has imported the module; it must have no threads."""
+        self.process, self._has_greeted = _Fork(serve), False
+
+    def start(self) -> subprocess.Popen[bytes] | _Fork:
         """Start the process, unless it runs; raises RunError."""
         if self.process is not None and self.process.poll() is None:
             return self.process
         self.end()
         if not sys.executable or getattr(sys, "frozen", False):
             raise RunError("no process can be started: no Python interpreter is known")
+        command = [sys.executable, "-P", "-c", self._code]
         try:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-c", self._code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
         except OSError as error:
             raise RunError(f"no process can be started ({error.strerror})") from error
         self.process, self._has_greeted = child, False
         with contextlib.suppress(OSError):  # it ended: reading the first answer fails
-            _send(child, sys.path)
+            _send(child.stdin, sys.path)
         return child
 
-    def _exchange(self, child: subprocess.Popen[bytes], request: Any) -> Any:
+    def _exchange(self, child: subprocess.Popen[bytes] | _Fork, request: Any) -> Any:
         assert child.stdout is not None, "it has a pipe"
         if not self._has_greeted:
             if child.stdout.read(len(_GREETING)) != _GREETING:
@@ -90,7 +127,7 @@ class ChildProcess:
                     f"no process can be started: {sys.executable} is not Python, or lacks packages"
                 )
             self._has_greeted = True
-        _send(child, request)
+        _send(child.stdin, request)
         return pickle.load(child.stdout)
 
     def end(self) -> None:
@@ -111,16 +148,15 @@ _CRASHING = 0.5
 """The seconds to wait for the exit code of a crash."""
 
 
-def _how(code: int) -> str:
-    with contextlib.suppress(ValueError):
+def _how(code: int | None) -> str:
+    with contextlib.suppress(ValueError, TypeError):
         return signal.Signals(-code).name
     return f"exit code {code}"
 
 
-def _send(child: subprocess.Popen[bytes], request: Any) -> None:
-    assert child.stdin is not None, "it has a pipe"
-    pickle.dump(request, child.stdin)
-    child.stdin.flush()
+def _send(pipe: Any, request: Any) -> None:
+    pickle.dump(request, pipe)
+    pipe.flush()
 
 
 def serve(answer: Callable[[Any], Any]) -> NoReturn:
@@ -129,14 +165,15 @@ def serve(answer: Callable[[Any], Any]) -> NoReturn:
     Interrupts are left to the calling process, which ends this one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
+    requests, answers = os.fdopen(0, "rb", closefd=False), os.fdopen(os.dup(1), "wb")
+    answers.write(_GREETING)
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
+    answers.flush()
     while True:
         try:
-            request = pickle.load(sys.stdin.buffer)
+            request = pickle.load(requests)
         except EOFError:
             os._exit(0)  # native libraries need no orderly end
-        answers.write(pickle.dumps(answer(request)))
-        answers.flush()
+        _send(answers, answer(request))

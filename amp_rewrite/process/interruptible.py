@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -19,7 +18,6 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from amp_rewrite.errors import OptionError, ResourceError, TimeLimitError
@@ -39,69 +37,30 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     end, future = _END.get(), Future[T]()
     if end is not None:
         end.slice()  # so that nothing starts after the limit
-    is_begun = False
+    thread = threading.Thread(target=partial(copy_context().run, _settle, future, work), daemon=True)
     try:
-        _start(partial(copy_context().run, partial(_outcome, future, work)))
-        is_begun = True
+        thread.start()
         while not future.done():
             wait([future], _SLICE if end is None else end.slice())
-    except BaseException:
-        if is_begun:  # otherwise there is nothing to stop
-            stop()
-            _LEFT.append(future)
-            wait([future], GRACE)
+    except BaseException as error:
+        if isinstance(error, RuntimeError) and thread.ident is None:
+            raise ResourceError(f"the system starts no further thread ({error})") from error
+        stop()
+        _LEFT.append(future)
+        wait([future], GRACE)
         raise
     return future.result()
 
 
-_Work = Callable[[], Callable[[], None]]
-"""A piece of work; it returns a function that reports its end to the caller."""
-
-
-def _start(work: _Work) -> None:
-    """Pass the work to an idle thread, or to a new one."""
-    with contextlib.suppress(IndexError):
-        _waiting().pop().put(work)
-        return
-    queue = SimpleQueue[_Work]()
-    queue.put(work)
+def _settle(future: Future[T], work: Callable[[], T]) -> None:
     try:
-        threading.Thread(target=_serve, args=(queue,), daemon=True).start()
-    except RuntimeError as error:
-        raise ResourceError(f"the system starts no further thread ({error})") from error
-
-
-def _serve(queue: SimpleQueue[_Work]) -> None:
-    """Run one piece of work after another.
-
-    Starting a thread for each takes as long as running a small model, and longer on a busy machine.
-    """
-    waiting = _waiting()
-    while True:
-        settle = queue.get()()
-        waiting.append(queue)  # before the caller continues, which may have more work
-        settle()
-        del settle  # and the objects that it holds
-
-
-_WAITING: dict[int, list[SimpleQueue[_Work]]] = {}
-
-
-def _waiting() -> list[SimpleQueue[_Work]]:
-    """Return the queues of the idle threads of this process: a fork does not inherit threads."""
-    return _WAITING.setdefault(os.getpid(), [])
+        future.set_result(work())
+    except BaseException as error:  # raised again in the caller
+        future.set_exception(error)
 
 
 _SLICE = 1.0
 """The longest wait in seconds: not all systems run signal handlers while waiting."""
-
-
-def _outcome(future: Future[T], work: Callable[[], T]) -> Callable[[], None]:
-    try:
-        return partial(future.set_result, work())
-    except BaseException as error:  # raised again in the caller
-        return partial(future.set_exception, error)
-
 
 _LEFT: list[Future[Any]] = []
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from amp_rewrite.errors import RunError
+from amp_rewrite.process import worker_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.process.worker_process import Call
 
@@ -25,6 +26,12 @@ T = TypeVar("T")
 def start() -> None:
     """Start the worker in advance, so that it is ready when needed."""
     own().start()
+
+
+def fork() -> None:
+    """Start the worker as a fork of a process that has no threads: it need not import onnx again."""
+    if hasattr(os, "fork"):
+        own().child.fork(worker_process.serve)
 
 
 def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:
@@ -51,7 +58,7 @@ class Worker:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner = os.getpid()
-        self.child = ChildProcess(_CODE, needs="import onnx")
+        self.child = ChildProcess(worker_process.__name__)
         atexit.register(self.stop)
 
     def start(self) -> None:
@@ -73,8 +80,6 @@ class Worker:
             self.child.process.kill()
             self.child.end()
 
-
-_CODE = "from amp_rewrite.process import worker_process; worker_process.serve()"
 
 _WORKERS: dict[int, Worker] = {}
 

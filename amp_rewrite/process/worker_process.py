@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import onnx
 from onnx import checker, defs, numpy_helper, shape_inference
@@ -26,6 +26,8 @@ try:
 except ImportError:  # Windows has no such limits
     resource = None
 
+T = TypeVar("T")
+
 
 def complaint(model: bytes | str, *, full: bool) -> str:
     """Return the error of onnx's checker for a model, as bytes or a path; empty if it is valid."""
@@ -36,30 +38,37 @@ def complaint(model: bytes | str, *, full: bool) -> str:
     return ""
 
 
+def _attempted(infer: Callable[[], T], otherwise: T) -> T:
+    """Return what onnx's inference returns; it raises errors of many kinds. Raises MemoryError."""
+    try:
+        return infer()
+    except MemoryError:
+        raise
+    except Exception:
+        return otherwise
+
+
+def _inferred(model: bytes, *, propagates_data: bool, strict: bool = False) -> onnx.GraphProto:
+    proto = onnx.ModelProto.FromString(model)
+    return shape_inference.infer_shapes(proto, data_prop=propagates_data, strict_mode=strict).graph
+
+
 def infer_model(model: bytes, *, propagates_data: bool = True) -> dict[str, bytes]:
     """Return the types that onnx infers for values of a model's main graph, by name; empty if it fails.
 
     This and the others raise MemoryError.
     """
-    try:
-        proto = onnx.ModelProto.FromString(model)
-        inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data)
-    except MemoryError:
-        raise
-    except Exception:  # as above
-        return {}
-    return {info.name: info.type.SerializeToString() for info in inferred.graph.value_info}
+
+    def infer() -> dict[str, bytes]:
+        graph = _inferred(model, propagates_data=propagates_data)
+        return {info.name: info.type.SerializeToString() for info in graph.value_info}
+
+    return _attempted(infer, {})
 
 
 def infer_graph(model: bytes, *, propagates_data: bool = True) -> bytes:
     """Return a model's graph with inferred types, propagating known integers; empty if inference fails."""
-    try:
-        proto = onnx.ModelProto.FromString(model)
-        return shape_inference.infer_shapes(proto, data_prop=propagates_data).graph.SerializeToString()
-    except MemoryError:
-        raise
-    except Exception:  # as above
-        return b""
+    return _attempted(lambda: _inferred(model, propagates_data=propagates_data).SerializeToString(), b"")
 
 
 def infer_values(model: bytes, *, propagates_data: bool = True) -> list[bytes]:
@@ -68,18 +77,17 @@ def infer_values(model: bytes, *, propagates_data: bool = True) -> list[bytes]:
     Known integers are propagated. Empty if the inference fails, or contradicts itself: then some inferred
     types are wrong, and a runtime would reject the model with them.
     """
-    proto = onnx.ModelProto.FromString(model)
     for strict in (True, False):
         try:
-            inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data, strict_mode=strict)
+            graph = _inferred(model, propagates_data=propagates_data, strict=strict)
         except MemoryError:
             raise
         except Exception as error:  # as above
             if _CONTRADICTED in str(error):
                 return []
         else:
-            graphs = _graphs(inferred.graph)
-            return [onnx.GraphProto(value_info=graph.value_info).SerializeToString() for graph in graphs]
+            inside = _graphs(graph)
+            return [onnx.GraphProto(value_info=each.value_info).SerializeToString() for each in inside]
     return []
 
 
@@ -110,7 +118,8 @@ def infer_node(
     context = checker.C.CheckerContext()
     context.ir_version = onnx.IR_VERSION
     context.opset_imports = {**imports, domain: version}
-    try:
+
+    def infer() -> dict[str, bytes]:
         schema = defs.get_schema(proto.op_type, version, domain)
         checker.check_node(proto, context)  # the inference does not validate the node
         inferred = shape_inference.infer_node_outputs(
@@ -120,11 +129,9 @@ def infer_node(
             {name: onnx.TensorProto.FromString(tensor) for name, tensor in data.items()},
             opset_imports=[onnx.helper.make_opsetid(*pair) for pair in imports.items()],
         )
-    except MemoryError:
-        raise
-    except Exception:  # onnx raises errors of many kinds for mismatched sizes
-        return {}
-    return {name: kind.SerializeToString() for name, kind in inferred.items()}
+        return {name: kind.SerializeToString() for name, kind in inferred.items()}
+
+    return _attempted(infer, {})
 
 
 def evaluate(model: bytes) -> dict[str, bytes]:
