@@ -12,7 +12,6 @@ from typing import Any
 from amp_rewrite.errors import FeedError, ResourceError
 from amp_rewrite.placement import profile
 from amp_rewrite.placement.profile import Profile
-from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import sessions
 from amp_rewrite.running.runtime_errors import is_scarce, reason
@@ -110,11 +109,6 @@ def _ran(session: Any, feeds: Feeds) -> Answer:
     return Answer(profile=profile.read(Path(session.end_profiling())))
 
 
-def serve() -> None:
-    """Answer requests until there are no more."""
-    child_process.serve(_answer)
-
-
 def _answer(request: Request) -> Answer | ResourceError:
     _print_to(request.log)
     runtime = sessions.onnxruntime()
@@ -136,7 +130,7 @@ class SessionProcess:
     """A process that opens sessions; it starts with the first request, and anew after a crash."""
 
     def __init__(self) -> None:
-        self._child = ChildProcess(__name__)
+        self._child = ChildProcess(_answer)
 
     def opened(self, request: Request) -> Answer:
         """Return the answer to a request; raise TimeLimitError, ResourceError, and RunError if no process can

@@ -7,6 +7,7 @@ libraries. A call in the calling process has no limits.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import mmap
 import os
@@ -14,12 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import onnx
 from onnx import checker, defs, numpy_helper, shape_inference
-
-from amp_rewrite.process import child_process
 
 try:
     import resource
@@ -171,22 +170,17 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def serve() -> NoReturn:
-    """Answer calls until there are no more, each within its limits."""
-    at_start = _data()
-
-    def answer(call: Call) -> Any:
-        name, arguments, keywords = call
-        memory = _COMPUTING if name == evaluate.__name__ else _INFERRING
-        _limit(at_start + memory + _TIMES * _size(arguments[0]), time.process_time() + _SECONDS)
-        try:
-            return _FUNCTIONS[name](*arguments, **keywords)
-        except MemoryError:
-            os._exit(1)
-        finally:
-            _limit()
-
-    child_process.serve(answer)
+def answer(call: Call) -> Any:
+    """Return the result of a call within its limits; end the process where it leaves them."""
+    name, arguments, keywords = call
+    memory = _COMPUTING if name == evaluate.__name__ else _INFERRING
+    _limit(_data_at_start() + memory + _TIMES * _size(arguments[0]), time.process_time() + _SECONDS)
+    try:
+        return _FUNCTIONS[name](*arguments, **keywords)
+    except MemoryError:
+        os._exit(1)
+    finally:
+        _limit()
 
 
 _INFERRING, _COMPUTING = 1 << 29, 1 << 32
@@ -218,7 +212,8 @@ def _limit(data: float = inf, seconds: float = inf) -> None:
         resource.setrlimit(kind, (min(limits, default=resource.RLIM_INFINITY), hard))
 
 
-def _data() -> float:
-    """Return the bytes of data of this process; infinity where the system does not say."""
+@functools.cache
+def _data_at_start() -> float:
+    """Return the bytes of data of this process before its first call; infinity where no system says so."""
     usage = Path("/proc/self/statm")
     return int(usage.read_text("ascii").split()[5]) * mmap.PAGESIZE if usage.exists() else inf
