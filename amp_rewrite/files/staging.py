@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +80,13 @@ class Stage:
     """A folder `files` beside `target`, which is not a link; what is written there can be published.
 
     No other stage of the target has its `number`, which is for the names of other files beside the target.
+    `removal` removes the folder.
     """
 
     target: Path
     files: Path
     number: int
+    removal: contextlib.ExitStack
 
     def complete(self, path: Path, move: Callable[[], object]) -> Path:
         """Move complete files into place: at once, or with the target's transaction.
@@ -148,11 +150,9 @@ def beside(target: Path, taken: Taken = lambda _: False) -> Generator[Stage]:
     with contextlib.ExitStack() as stack:
         stack.callback(_remove_empty, [folder for folder in target.parents if not folder.exists()])
         target.parent.mkdir(parents=True, exist_ok=True)
-        stage = _first_free(target, taken)
-        stack.callback(shutil.rmtree, stage.files, ignore_errors=True)
-        yield stage
-        if waiting is not None:
-            waiting.keep(target, stack.pop_all())
+        number, folder = next(_free(target, taken))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield Stage(target, folder, number, stack)
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
@@ -161,18 +161,18 @@ def _remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _first_free(target: Path, taken: Taken) -> Stage:
-    """Create a stage. Names are looked up after its folder is made: whoever had made it before moves its
-    files first, and then removes it.
+def _free(target: Path, taken: Taken) -> Iterator[tuple[int, Path]]:
+    """Yield new folders and their numbers. Names are looked up after a folder is made: whoever had made it
+    before moves its files first, and then removes it.
     """
     for number in itertools.count():
         folder = target.with_name(name_beside(f".{target.name}", f".{number}" * bool(number), UNFINISHED))
         with contextlib.suppress(FileExistsError):
             folder.mkdir(stat.S_IRWXU)
             if not taken(number):
-                return Stage(target, folder, number)
-            folder.rmdir()
-    raise AssertionError("there is no last number")
+                yield number, folder
+            else:
+                folder.rmdir()
 
 
 def name_beside(name: str, number: str, suffix: str) -> str:
@@ -204,11 +204,12 @@ def write(data: bytes, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A complete file in a stage: the user's path, and the function that moves it there."""
+    """A complete file in a stage: the user's path, the function that moves it there, and what removes it."""
 
     path: Path
     staged: Path
     move: Callable[[], object]
+    removal: contextlib.ExitStack
 
 
 class Transaction:
@@ -216,24 +217,22 @@ class Transaction:
 
     def __init__(self) -> None:
         self._pending: dict[Path, _Pending] = {}
-        self._stages: dict[Path, contextlib.ExitStack] = {}
 
     def add(self, path: Path, stage: Stage, move: Callable[[], object]) -> Path:
-        """Add a complete file to move at `commit`; return its path until then."""
+        """Add a complete file to move at `commit`, with its stage; return its path until then."""
         staged = stage.files / stage.target.name
-        self._pending[stage.target] = _Pending(path, staged, move)
+        self._pending[stage.target] = _Pending(path, staged, move, stage.removal.pop_all())
         return staged
-
-    def keep(self, target: Path, stage: contextlib.ExitStack) -> None:
-        """Keep the stage of a target while its file waits; close it otherwise."""
-        self._stages[target] = stage
-        if target not in self._pending:
-            self.discard(target)
 
     def discard(self, target: Path) -> None:
         """Remove the file that waits for a target, if any."""
-        self._pending.pop(target, None)
-        self._stages.pop(target, contextlib.ExitStack()).close()
+        if target in self._pending:
+            self._pending.pop(target).removal.close()
+
+    def discard_all(self) -> None:
+        """Remove all waiting files, the last first: the first of a folder may have created it."""
+        for target in reversed(list(self._pending)):
+            self.discard(target)
 
     def replaces(self, result: Any) -> bool:
         """Return whether a waiting result is to replace a file."""
@@ -271,8 +270,7 @@ def transaction(targets: Iterable[Path]) -> Generator[Transaction]:
         yield own
     finally:
         _OPEN.reset(token)
-        for target in reversed(list(own._stages)):  # the first in a folder may have created it
-            own.discard(target)
+        own.discard_all()
 
 
 def current() -> Transaction:

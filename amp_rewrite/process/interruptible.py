@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
@@ -34,14 +33,13 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     Raises the errors of `work`, TimeLimitError when a `TimeLimit` is reached, and ResourceError if no
     thread can be started.
     """
-    end, future = _END.get(), Future[T]()
-    if end is not None:
-        end.slice()  # so that nothing starts after the limit
+    limit, future = _LIMIT.get(), Future[T]()
+    limit.wait()  # so that nothing starts after the limit
     thread = threading.Thread(target=partial(copy_context().run, _settle, future, work), daemon=True)
     try:
         thread.start()
         while not future.done():
-            wait([future], _SLICE if end is None else end.slice())
+            wait([future], limit.wait())
     except BaseException as error:
         if isinstance(error, RuntimeError) and thread.ident is None:
             raise ResourceError(f"the system starts no further thread ({error})") from error
@@ -79,27 +77,35 @@ class TimeLimit:
     def __init__(self, seconds: float | None, name: str = "timeout") -> None:
         self.seconds = seconds
         self.name = name
-        self._left = None if seconds is None else _checked(seconds, name)
+        self._left = math.inf if seconds is None else _checked(seconds, name)
+        self._end = math.inf
 
     @property
     def is_over(self) -> bool:
         """Return whether no time is left."""
-        return self._left is not None and self._left <= 0
+        return self._left <= 0
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
         """Count the time inside; once none is left, every `call` raises TimeLimitError."""
-        if self._left is None:
-            yield
-            return
-        began, outer = time.monotonic(), _END.get()
-        own = _End(began + self._left, self)
-        token = _END.set(own if outer is None or own.at < outer.at else outer)
+        began, outer = time.monotonic(), _LIMIT.get()
+        self._end = began + self._left
+        token = _LIMIT.set(min(self, outer, key=lambda limit: limit._end))
         try:
             yield
         finally:
-            _END.reset(token)
+            _LIMIT.reset(token)
             self._left -= time.monotonic() - began
+
+    def wait(self) -> float:
+        """Return the longest wait from now in seconds; raise TimeLimitError if no time is left."""
+        remaining = self._end - time.monotonic()
+        if remaining > 0:
+            return min(remaining, _SLICE)
+        raise TimeLimitError(
+            f"running the models took longer than {self.name} allows ({self.seconds:g} s)",
+            remedy=f"give {self.name} more seconds",
+        )
 
 
 def _checked(seconds: Any, name: str) -> float:
@@ -109,23 +115,5 @@ def _checked(seconds: Any, name: str) -> float:
     raise OptionError(f"{name} is not a number of seconds above 0", remedy="leave it out for no limit")
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The end of a time limit."""
-
-    at: float
-    limit: TimeLimit
-
-    def slice(self) -> float:
-        """Return the longest wait from now; TimeLimitError if no time is left."""
-        remaining = self.at - time.monotonic()
-        if remaining > 0:
-            return min(remaining, _SLICE)
-        name = self.limit.name
-        raise TimeLimitError(
-            f"running the models took longer than {name} allows ({self.limit.seconds:g} s)",
-            remedy=f"give {name} more seconds",
-        )
-
-
-_END: ContextVar[_End | None] = ContextVar("_END", default=None)
+_NONE = TimeLimit(None)
+_LIMIT: ContextVar[TimeLimit] = ContextVar("_LIMIT", default=_NONE)
