@@ -60,7 +60,7 @@ class ChildProcess:
         self.end()
         if not sys.executable or getattr(sys, "frozen", False):
             raise RunError("no process can be started: no Python interpreter is known")
-        context = multiprocessing.get_context(method)
+        context: Any = multiprocessing.get_context(method)
         self._connection, theirs = context.Pipe()
         inherited = self._connection if method == "fork" else None
         process = context.Process(target=_serve, args=(self._answer, theirs, inherited), daemon=True)

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
-from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -35,7 +34,7 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     """
     limit, future = _LIMIT.get(), Future[T]()
     limit.wait()  # so that nothing starts after the limit
-    thread = threading.Thread(target=partial(copy_context().run, _settle, future, work), daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(_settle, future, work), daemon=True)
     try:
         thread.start()
         while not future.done():
