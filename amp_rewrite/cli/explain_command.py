@@ -28,8 +28,8 @@ from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.model import loading, writing
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
-from amp_rewrite.reporting import html_file, summary, terminal
-from amp_rewrite.reporting.html_report import HtmlReport
+from amp_rewrite.reporting import page, summary, terminal
+from amp_rewrite.reporting.page import Page
 from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import plan_files, records, result_checks
 from amp_rewrite.rewriting.report import SummaryLine
@@ -226,7 +226,7 @@ def explain(
         asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)
         explanation = _explanation(model, asked)
         if html is not None:
-            html_file.write(_page(model, explanation, PageMaker(asked.options.dims.dims)), html)
+            page.write(_page(model, explanation, PageMaker(asked.options.dims.dims)), html)
         notes = Console(stderr=True)
         for warning in explanation.warnings:
             notes.print(f"warning  {in_flags(warning)}")
@@ -272,7 +272,7 @@ def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation
         yield SummaryLine("note", f"{model.name} carries no decisions of a rewrite; {origin}")
 
 
-def _page(model: Path, explanation: Explanation, pages: PageMaker) -> HtmlReport:
+def _page(model: Path, explanation: Explanation, pages: PageMaker) -> Page:
     if explanation.source is DecisionSource.METADATA:
         return pages.of_rewritten(model, explanation)
     if explanation.analysis is None:

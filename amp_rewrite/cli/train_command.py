@@ -37,7 +37,7 @@ from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
-from amp_rewrite.reporting import html_file, summary, terminal
+from amp_rewrite.reporting import page, summary, terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
@@ -253,8 +253,7 @@ def train(
         extras = {"training": step.to_json(), "comparison": _comparison_json(compared)}
         writing.write_json({"model": str(model), **report.to_json(), **extras}, json_)
     if written is not None and html is not None:
-        page = pages.of_step(model, report, step, _sentence(compared), Path(written))
-        html_file.write(page, html)
+        page.write(pages.of_step(model, report, step, _sentence(compared), Path(written)), html)
     written = staging.current().commit(written)
     if written is not None:
         terminal.print_summary(console, rewrite_output.before_speed(report), str(written))
