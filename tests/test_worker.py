@@ -91,7 +91,7 @@ def test_inference_takes_a_limited_amount_of_memory(long, function, own, monkeyp
     monkeypatch.setattr(worker, "_worker", lambda _: (own, threading.Lock()))
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert worker.infer(getattr(worker_process, function), proto.SerializeToString())
-    own.end()
+    own.close()
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert peak < max(before + 1, 1 << 20)  # kB
 
@@ -130,7 +130,7 @@ def own():
     """A worker of the test's own, not started yet."""
     one = ChildProcess(worker_process.answer)
     yield one
-    one.end()
+    one.close()
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

@@ -169,11 +169,8 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
     ModelError for an unreadable model, OptionError for a size that is not open, and TimeLimitError.
     """
     version()
-    process = ChildProcess(_answer)
-    try:
+    with contextlib.closing(ChildProcess(_answer)) as process:
         yield lambda model: _compile(process, model, dims)
-    finally:
-        process.end()
 
 
 def compile_result(original: Path, result: Path, dims: Dims) -> Placement:

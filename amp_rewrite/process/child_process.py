@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn
 
-from amp_rewrite.errors import RunError
+from amp_rewrite.errors import AmpRewriteError, RunError
 from amp_rewrite.process import interruptible
 
 
@@ -37,27 +37,31 @@ class ChildProcess:
     def ask(self, request: Any, *, is_interruptible: bool = True) -> Any:
         """Return the answer to a request; with `is_interruptible` in a thread, within the time limit.
 
-        Raises CrashError, TimeLimitError, and RunError if no process can be started.
+        Raises an AmpRewriteError of the other process, CrashError, TimeLimitError, and RunError if no process
+        can be started.
         """
         self.start()
         process, exchange = self.process, functools.partial(self._exchange, request)
         try:
-            return interruptible.call(exchange, process.kill) if is_interruptible else exchange()
+            reply = interruptible.call(exchange, process.kill) if is_interruptible else exchange()
         except (OSError, EOFError) as error:
             process.join(_CRASHING)
-            self.end()
+            self.close()
             if not self._is_ready:
                 raise RunError(f"no process can be started by {sys.executable}") from error
             raise CrashError(_how(process.exitcode)) from error
         except BaseException:  # an interrupt: the next request would read this answer
-            self.end()
+            self.close()
             raise
+        if isinstance(reply, AmpRewriteError):
+            raise reply
+        return reply
 
     def start(self, method: Literal["spawn", "fork"] = "spawn") -> None:
         """Start the process, unless it runs; raises RunError. Only one without threads may be forked."""
         if self.process is not None and self.process.is_alive():
             return
-        self.end()
+        self.close()
         if not sys.executable or getattr(sys, "frozen", False):
             raise RunError("no process can be started: no Python interpreter is known")
         context: Any = multiprocessing.get_context(method)
@@ -81,7 +85,7 @@ class ChildProcess:
         self._connection.send(request)
         return self._connection.recv()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process, if it runs."""
         process, self.process = self.process, None
         if process is not None and self._connection is not None:
@@ -130,4 +134,8 @@ def _serve(
             request = connection.recv()
         except EOFError:
             os._exit(0)  # native libraries need no orderly end
-        connection.send(answer(request))
+        try:
+            reply = answer(request)
+        except AmpRewriteError as error:
+            reply = error
+        connection.send(reply)
