@@ -53,7 +53,6 @@ def test_no_further_thread(monkeypatch):
     def refuse(_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(interruptible, "_waiting", list)  # no thread waits for work
     monkeypatch.setattr(interruptible, "_LEFT", [])
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ResourceError, match="ulimit"):
@@ -73,7 +72,6 @@ def test_no_further_thread_is_not_a_failed_comparison(model, monkeypatch, starte
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(interruptible, "_waiting", list)  # each run takes a thread of its own
     monkeypatch.setattr(threading.Thread, "start", refuse)
     verified = run("verify", model, "out.onnx")
     if started < 4:  # two sessions are opened, and both are run
