@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.units import UnitGraph, value_of
-from amp_rewrite.model.traversal import varying_values
+from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.policy.operator_lists import Entry, Kind
 
 _OPEN = (Kind.CLEAR, Kind.INFER)

@@ -16,10 +16,9 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs import fusions, kernels
 from amp_rewrite.costs.fusions import Fusion
-from amp_rewrite.costs.kernels import Kernel
-from amp_rewrite.costs.tensor_sizes import Sizes
+from amp_rewrite.costs.kernels import Kernel, Sizes
 from amp_rewrite.model import states
-from amp_rewrite.model.traversal import varying_values
+from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.open_sizes import DEFAULT

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
@@ -81,22 +80,6 @@ _KINDS = {
     stat.S_IFIFO: ("a pipe", "save what comes through it to a file first"),
     stat.S_IFSOCK: ("a socket", "give a regular file"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
-    """The file system's identity of a file and its content; times are in nanoseconds."""
-
-    device: int
-    inode: int
-    size: int
-    modified: int
-    changed: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> FileIdentity:
-        """Return the identity in the status of a file, open or by its path."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def is_same(one: Path, other: Path) -> bool:

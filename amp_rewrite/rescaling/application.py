@@ -15,7 +15,7 @@ from amp_rewrite.analysis.observed import Extremes, Seen
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.model import graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.model.graph_edits import UniqueNames
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rescaling.regions import Exponents
 from amp_rewrite.rescaling.system import FREE, System, Variable, epsilon_of

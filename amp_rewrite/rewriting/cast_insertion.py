@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
-from amp_rewrite.model.graph_edits import graph_of, replace_inputs
-from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.model.graph_edits import UniqueNames, graph_of, replace_inputs
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import tensor
 

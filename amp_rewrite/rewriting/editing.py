@@ -20,8 +20,7 @@ from amp_rewrite.model.constants import (
     dims,
     numbers,
 )
-from amp_rewrite.model.graph_edits import graph_of
-from amp_rewrite.model.unique_names import UniqueNames
+from amp_rewrite.model.graph_edits import UniqueNames, graph_of
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import control_flow, element_types, schema

@@ -15,9 +15,8 @@ from amp_rewrite.analysis.units import Use
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import graph_edits
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.model.graph_edits import graph_of
+from amp_rewrite.model.graph_edits import UniqueNames, graph_of
 from amp_rewrite.model.traversal import graphs
-from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting import cast_insertion
 from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
 from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model.graph_edits import UniqueNames
 from amp_rewrite.model.states import Pair
-from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rewriting.cast_insertion import Placer, redirect
