@@ -42,7 +42,7 @@ class Request:
     """A model to compile, and the shapes of its inputs that leave dimensions open."""
 
     model: Path
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
 def _compile(process: ChildProcess, model: Path, dims: Dims) -> Placement:
     graph = saved_graph.load(model).graph
     sizes = OpenDimensions(graph, dims)
-    shapes = {value.name or "": tuple(sizes.of_input(value) or ()) for value in graph.inputs}
+    shapes = {value.name or "": sizes.of_value(value) or () for value in graph.inputs}
     try:
         answer: Answer = process.ask(Request(model.resolve(), shapes))
     except CrashError as error:
