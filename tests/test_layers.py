@@ -10,7 +10,7 @@ PACKAGE = ROOT / "amp_rewrite"
 
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
-    text version errors console process arguments files
+    text version errors process console arguments files
     numerics operators certificate onnx_types policy model
     preparing analysis bounds costs colouring rewriting rescaling explaining
     running placement coverage reporting

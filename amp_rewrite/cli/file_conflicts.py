@@ -20,8 +20,8 @@ from amp_rewrite.cli.flag_builders import FOLDER, STANDARD_OUTPUT, SectionedComm
 from amp_rewrite.console import write_escaped
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.errors import AmpRewriteError, OptionError
-from amp_rewrite.files import destination, staging
-from amp_rewrite.files.file_identity import is_same
+from amp_rewrite.files import staging
+from amp_rewrite.files.reading import is_same
 from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.model.output_paths import Kind
 from amp_rewrite.numerics import half
@@ -57,7 +57,7 @@ class WritingCommand(SectionedCommand):
             return self._invoke_piped(ctx)
         outputs = list(_output_files(self.params, ctx.params))
         for file in outputs:
-            destination.resolve(file.path)
+            staging.resolve(file.path)
         if outputs:
             _refuse_conflicts(outputs, list(_input_files(self.params, ctx.params)))
         if not ctx.params.pop("force", False):

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import enum
 import functools
+import importlib
 import re
 import subprocess
 import sys
@@ -34,7 +35,7 @@ from amp_rewrite.errors import (
     RunError,
 )
 from amp_rewrite.model import loading, serialization
-from amp_rewrite.process import interruptible, startup
+from amp_rewrite.process import interruptible
 from amp_rewrite.running.inputs import declared_inputs
 from amp_rewrite.running.repeatable import may_draw, repeatable
 from amp_rewrite.running.sequences import Steps, sequences
@@ -161,7 +162,7 @@ def prepared(
     def results(options: Any) -> list[Any]:
         if plain:
             return session.run(names, inputs, options)
-        make = startup.import_module("onnxruntime").OrtValue
+        make = importlib.import_module("onnxruntime").OrtValue
         values = {n: to_ort_value(make, array, types[n]) for n, array in inputs.items()}
         ort_values = session.run_with_ort_values(names, values, options)
         return [from_ort_value(value) for value in ort_values]
@@ -223,7 +224,7 @@ FATAL_ONLY = 4
 def onnxruntime() -> Any:
     """Return the module; raise MissingPackageError if it is not installed."""
     try:
-        return startup.import_module("onnxruntime")
+        return importlib.import_module("onnxruntime")
     except ImportError as error:
         if is_scarce(error):
             raise ResourceError(f"onnxruntime does not load ({reason(error)})") from error
