@@ -171,7 +171,7 @@ PRINTING = {
     "cli/progress.py": "a spinner with stages of ours",
     "cli/exit_codes.py": "the one line of an error",
     "cli/commands.py": "the version",
-    "cli/flag_builders.py": "the help of a command",
+    "cli/flags.py": "the help of a command",
     "process/startup.py": "that a package is missing, in words of ours and of Python",
 }
 

@@ -1,11 +1,10 @@
-"""The flag `--html`, and the page behind it."""
+"""The page behind the flag `--html`."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -13,7 +12,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.cli import explanation_sources
 from amp_rewrite.cli.explanation_sources import Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.flag_builders import given_flags, written_file
+from amp_rewrite.cli.flags import given_flags
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -28,10 +27,6 @@ from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
-
-html_flag: Any = written_file(
-    "--html", "Write an HTML report: the graph, why each node has its precision, coverage, errors."
-)
 
 
 class PageMaker:

@@ -17,6 +17,7 @@ from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import devices, open_sizes, operator_lists, targets
 from amp_rewrite.policy.devices import H200, Device
+from amp_rewrite.policy.flags import Flag
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.open_sizes import NONE_GIVEN, Dims, GivenSizes
 from amp_rewrite.policy.operator_lists import OpLists, load
@@ -352,23 +353,8 @@ CASTING = "casting"
 """The name of lists that have every layer in half (training.spec)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredFlag:
-    """A flag of the command line: a choice with `values`, or other texts like the `metavar` as well; a text
-    with a `metavar`, which may be repeated if it `repeats`; else a switch.
-    """
-
-    name: str
-    about: str
-    metavar: str = ""
-    values: tuple[str, ...] = ()
-    repeats: bool = True
-
-    @property
-    def argument(self) -> str:
-        """The name of its value in Python."""
-        name = self.name.strip("-").replace("-", "_")
-        return f"{name}_" if name == "list" else name
+STORAGE_ONLY = "storage-only"
+"""The level of the command line for `Options.storage_only`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,23 +366,24 @@ class Declared:
     """
 
     check: Callable[[str, Any], Any]
-    flags: tuple[DeclaredFlag, ...] = ()
+    flags: tuple[Flag, ...] = ()
     in_plan: bool = True
     step: str = ""
     skipping: str = ""
 
 
-def _choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str) -> Declared:
+def _choice(kind: type[Any], choices: Mapping[str, Any], flag: str, about: str, **more: Any) -> Declared:
     check = partial(arguments.named, kind=kind, choices=choices)
-    return Declared(check, (DeclaredFlag(flag, about, values=tuple(choices)),))
+    return Declared(check, (Flag(name=flag, about=about, values=tuple(choices), **more),))
 
 
 def _values(kind: type[enum.Enum]) -> Mapping[str, Any]:
     return {str(member.value): member for member in kind}
 
 
-def _switch(flag: str, about: str) -> Declared:
-    return Declared(arguments.flag, (DeclaredFlag(flag, about),))
+def _texts(name: str, metavar: str, about: str, **more: Any) -> Flag:
+    """Return a flag whose texts are the values of a field."""
+    return Flag(name=name, metavar=metavar, about=about, repeats=True, **more)
 
 
 def _step(name: str, skipping: str, *, in_plan: bool = True) -> Declared:
@@ -414,11 +401,12 @@ _LIST = (
     "Operator lists: a shipped one (default, bfloat16, tensorflow), a YAML file, or an operator to put on a "
     f"list: infer=OP ({_KINDS['infer']}), clear=OP ({_KINDS['clear']}), allow=OP, deny=OP."
 )
-_RANGE = "The smallest and the largest value of an input, from which bounds of all other values follow."
-_DEVICE = "The device for which times are predicted; others by dense TFLOPS in two types, and TB/s."
-_OP_TYPE = "DOMAIN:OP=TYPES"
-_OP_TYPES = "Types that the kernels of a custom operator take: autoware:Op=float16, or half,IN1:float32."
-_FIGURES = "NAME,HALF/SINGLE,TB/S"
+_LEVEL = (
+    "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
+    "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); "
+    "everything that the types allow, whatever that does to accuracy (unsafe-force-all); or weights alone, "
+    f"each with a Cast to float32, in which all arithmetic stays ({STORAGE_ONLY})."
+)
 _OPSET = (
     "The opset of the result: every node must mean the same. If not given: raised where that gives more half "
     "kernels, and with keep not even then."
@@ -430,62 +418,161 @@ _STORAGE = (
 
 DECLARED: Mapping[str, Declared] = {
     "half": _choice(Half, halves.BY_NAME, "--to", "The half type."),
-    "target": _choice(Target, targets.BY_NAME, "--target", "The runtime that will run the model."),
+    "target": _choice(
+        Target,
+        targets.BY_NAME,
+        "--target",
+        "The runtime that will run the model.",
+        short="The runtime, such as tensorrt; else onnxruntime.",
+    ),
     "lists": Declared(
         _lists,
         (
-            DeclaredFlag("--list", _LIST, "NAME|FILE|KIND=OP"),
-            DeclaredFlag("--allow", f"Put an operator on the allow list: {_KINDS['allow']}.", "OP"),
-            DeclaredFlag("--deny", f"Put an operator on the deny list: {_KINDS['deny']}.", "OP"),
+            _texts(
+                "--list",
+                "NAME|FILE|KIND=OP",
+                _LIST,
+                rare=True,
+                sets={f"OpLists.override({kind})": f"{kind}=" for kind in ("infer", "clear")},
+            ),
+            _texts(
+                "--allow",
+                "OP",
+                f"Put an operator on the allow list: {_KINDS['allow']}.",
+                short="This operator becomes half.",
+                sets={"OpLists.override(allow)": ""},
+            ),
+            _texts(
+                "--deny",
+                "OP",
+                f"Put an operator on the deny list: {_KINDS['deny']}.",
+                short="This operator stays float32.",
+                sets={"OpLists.override(deny)": ""},
+            ),
         ),
     ),
     "pins": Declared(
         partial(arguments.instance, kind=Pins, remedy='write Pins(keep_full="head_.*")'),
         (
-            DeclaredFlag("--keep-full", f"Keep these nodes in float32. {_NODES}", "REGEX"),
-            DeclaredFlag("--force-half", f"Put these nodes in half. {_NODES}", "REGEX"),
-            DeclaredFlag("--only", f"Put in half only these nodes and those between them. {_NODES}", "REGEX"),
+            _texts("--keep-full", "REGEX", f"Keep these nodes in float32. {_NODES}"),
+            _texts("--force-half", "REGEX", f"Put these nodes in half. {_NODES}"),
+            _texts(
+                "--only",
+                "REGEX",
+                f"Put in half only these nodes and those between them. {_NODES}",
+                rare=True,
+            ),
         ),
     ),
-    "level": _choice(
-        Level,
-        _values(Level),
-        "--level",
-        "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
-        "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); or "
-        "everything that the types allow, whatever that does to accuracy (unsafe-force-all).",
+    "level": Declared(
+        partial(arguments.named, kind=Level, choices=_values(Level)),
+        (
+            Flag(
+                name="--level",
+                about=_LEVEL,
+                values=(*_values(Level), STORAGE_ONLY),
+                rare_values=(Level.TREAT_INFER_AS_DENY.value,),
+                rare=True,
+                sets={"Options.storage_only": STORAGE_ONLY},
+            ),
+        ),
     ),
     "follow": _step("follow", "float32 before the first and after the last matrix product"),
-    "io": _choice(IOTypes, _values(IOTypes), "--io", "The type of the model's float32 inputs and outputs."),
+    "io": _choice(
+        IOTypes,
+        _values(IOTypes),
+        "--io",
+        "The type of the model's float32 inputs and outputs.",
+        short="The type of float32 inputs and outputs.",
+    ),
     "keep_io": Declared(
         arguments.texts,
-        (DeclaredFlag("--keep-io", "With --io: these (names, or RE2) stay float32.", "REGEX"),),
+        (
+            _texts(
+                "--keep-io",
+                "REGEX",
+                "With --io: these (names, or RE2) stay float32.",
+                short="With --io: these stay float32.",
+            ),
+        ),
     ),
     "keep_functions": _step("inline", "model-local functions stay, in float32"),
     "fold": _step("fold", "constants and BatchNormalizations are not folded into weights"),
     "keep_opset": Declared(arguments.flag),
-    "opset": Declared(_opset, (DeclaredFlag("--opset", _OPSET, "N|keep", repeats=False),)),
+    "opset": Declared(
+        _opset,
+        (
+            Flag(
+                name="--opset", metavar="N|keep", about=_OPSET, rare=True, sets={"Options.keep_opset": "keep"}
+            ),
+        ),
+    ),
     "check": _step("check", "onnx's checker does not run", in_plan=False),
     "metadata": _step("metadata", "the result does not carry the decisions", in_plan=False),
     "external_data": Declared(
         _external_data,
-        (DeclaredFlag("--external-data", _STORAGE, "auto|always|never|SIZE", repeats=False),),
+        (
+            Flag(
+                name="--external-data",
+                metavar="auto|always|never|SIZE",
+                about=_STORAGE,
+                rare=True,
+                default="auto",
+            ),
+        ),
         in_plan=False,
     ),
-    "device": Declared(devices.named, (DeclaredFlag("--device", _DEVICE, _FIGURES, tuple(devices.BY_NAME)),)),
-    "gate": _switch("--gate", "Leave the model unchanged if half is predicted to be no faster."),
+    "device": Declared(
+        devices.named,
+        (
+            Flag(
+                name="--device",
+                about="The device for which times are predicted; others by TFLOPS in two types, and TB/s.",
+                metavar="NAME,HALF/SINGLE,TB/S",
+                values=tuple(devices.BY_NAME),
+                rare=True,
+            ),
+        ),
+    ),
+    "gate": Declared(
+        arguments.flag,
+        (
+            Flag(
+                name="--gate",
+                about="Leave the model unchanged if half is predicted to be no faster.",
+                rare=True,
+            ),
+        ),
+    ),
     "free": _step("bounds", "denied operators stay float32 even where bounds prove that they fit"),
     "rescale": _step("rescale", "values that leave float16's range stay float32, not times powers of two"),
     "unscaled": Declared(arguments.texts),
-    "storage_only": _switch(
-        "--storage-only",
-        "Store weights in half, each with a Cast to float32, and leave all arithmetic in float32.",
-    ),
+    "storage_only": Declared(arguments.flag),
     "keep_softmax": Declared(arguments.flag),
     "keep_overridable": _step("defaults", "inputs that have a default do not become constants"),
     "certify": _step("certify", "the result is written without the proof of it", in_plan=False),
     "dims": Declared(open_sizes.given),
-    "op_types": Declared(operator_lists.declarations, (DeclaredFlag("--op-type", _OP_TYPES, _OP_TYPE),)),
-    "ranges": Declared(checked, (DeclaredFlag("--range", _RANGE, "NAME=LO:HI"),)),
+    "op_types": Declared(
+        operator_lists.declarations,
+        (
+            _texts(
+                "--op-type",
+                "DOMAIN:OP=TYPES",
+                "Types that the kernels of a custom operator take: autoware:Op=float16, or half,IN1:float32.",
+                rare=True,
+            ),
+        ),
+    ),
+    "ranges": Declared(
+        checked,
+        (
+            _texts(
+                "--range",
+                "NAME=LO:HI",
+                "The smallest and the largest value of an input, from which all bounds follow.",
+                rare=True,
+            ),
+        ),
+    ),
 }
 """Every field of Options, declared once, in the order of the checks; the command's flags derive from it."""

@@ -1,47 +1,19 @@
-"""Work in other processes: an executor by name, and the results of their tasks.
+"""Work in other processes: the results of the tasks of an executor.
 
 An executor is any `concurrent.futures.Executor` whose workers can import amp_rewrite and see the same files.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
-from amp_rewrite.errors import AmpRewriteError, MissingPackageError, OptionError, WorkerError
-from amp_rewrite.process import interruptible, startup
+from amp_rewrite.errors import AmpRewriteError, WorkerError
+from amp_rewrite.process import interruptible
 
 T = TypeVar("T")
-
-CONNECTING = 10.0
-"""The seconds within which a scheduler must answer."""
-
-
-@contextlib.contextmanager
-def named(text: str, by: str = "executor") -> Generator[Executor]:
-    """Open the executor of a name, `dask://HOST:PORT`, the address of a scheduler; it ends with the context,
-    which cancels tasks that have not begun.
-
-    Raises OptionError for another name from the flag or argument `by`, or if no scheduler answers, and
-    MissingPackageError without `distributed`.
-    """
-    address = _DASK.fullmatch(text)
-    if not address:
-        remedy = "write it as in dask://127.0.0.1:8786"
-        raise OptionError(f"{by} {text} names no executor", remedy=remedy)
-    with _connected(address[1]) as client:
-        executor: Executor = client.get_executor(pure=False)
-        try:
-            yield executor
-        finally:
-            executor.shutdown(wait=False)  # cancels in Dask, which has no `cancel_futures`
-
-
-_DASK = re.compile(r"dask://([^/\s]+:\d{1,5})")
 
 
 def results(executor: Executor, work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> Iterator[T]:
@@ -85,16 +57,3 @@ def _broken(error: Exception) -> WorkerError:
     message = str(error).partition("\n")[0]
     problem = f"a worker did not return ({type(error).__name__}{': ' if message else ''}{message})"
     return WorkerError(problem, remedy="look at the memory and the logs of the workers, or use none")
-
-
-def _connected(address: str) -> Any:
-    """Return a client of the scheduler at an address."""
-    try:
-        distributed: Any = startup.import_module("distributed")
-    except ImportError as error:
-        raise MissingPackageError("distributed", extra="cluster", purpose="a Dask cluster") from error
-    try:
-        return distributed.Client(f"tcp://{address}", timeout=CONNECTING, set_as_default=False)
-    except (OSError, ValueError) as error:
-        problem = f"no Dask scheduler answers at {address}"
-        raise OptionError(problem, remedy="start one with: dask scheduler") from error
