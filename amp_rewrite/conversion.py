@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -60,13 +59,12 @@ class Tuning:
     """The settings of the search after a failed comparison.
 
     `budget` is in seconds (None for a budget in runs), `largest` the bytes of the largest model to search,
-    `executor` runs the samples, and `is_requested` is true if the user requested the search.
+    and `is_requested` is true if the user requested the search.
     """
 
     budget: float | None = None
     prefer: Prefer = Prefer.TIME
     largest: float = repair.LARGE
-    executor: Executor | None = None
     is_requested: bool = False
 
 
@@ -98,6 +96,7 @@ class Conversion:
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     output: Path | None = None
     in_place: bool = False
+    force: bool = False
     replay: SavedPlan | None = None
     seen: Observed | None = None
     is_compared: bool = True
@@ -180,7 +179,7 @@ class Conversion:
         observations = self._attempted("observe", lambda: self.observe_on(data))
         return self._known if isinstance(observations, AmpRewriteError) else observations
 
-    def observe_on(self, data: Data, executor: Executor | None = None) -> Observed:
+    def observe_on(self, data: Data) -> Observed:
         """Merge the ranges observed earlier with those on these inputs; raise as `observe`."""
         with naming_sizes(self.model, data):
             source = feeds.input_source(data)
@@ -189,7 +188,6 @@ class Conversion:
                 feeds.feeds(self.model, data),
                 inputs=source,
                 on_sample=counting(self.progress, data.count_samples(source)),
-                executor=executor,
                 custom_ops=self.judging.libraries,
             )
         return observations if self.seen is None else self.seen.merge(observations)
@@ -218,7 +216,6 @@ class Conversion:
                 observed=settings.seen,
                 imprecise_outputs=settings.faint,
                 watch=_watching(self.progress),
-                executor=self.tuning.executor,
                 custom_ops=self.judging.libraries,
                 device=self.judging.device,
                 stressed=stressed,
@@ -243,13 +240,12 @@ class Conversion:
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
     def _write(self, settings: Settings) -> Result[Any]:
-        is_file = isinstance(self._source, Path)
         result = pipeline.rewrite(
             self._source,
             _beside_a_plan(self.options) if settings.plan else settings.options,
             output=self.output,
             in_place=self.in_place,
-            force=is_file,  # refused before
+            force=self.force,
             replay=settings.plan or self.replay,
             observed=settings.seen,
             imprecise_outputs=settings.faint,
@@ -409,6 +405,7 @@ def convert(
         limit=TimeLimit(timeout),
         output=None if output is None else arguments.path("output", output),
         in_place=in_place,
+        force=force,
         replay=plan,
         seen=observed,
         is_compared=verify,

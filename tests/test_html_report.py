@@ -9,13 +9,13 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import demo
-from amp_rewrite.cli import explanation_sources
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import (
     binades,
     drawn_graph,
+    explanations,
     html_file,
     html_report,
     verdict_text,
@@ -31,7 +31,7 @@ HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 def made(proto):
     """The page of a model."""
     analysis = analyze(proto)
-    found = explanation_sources.of_analysis(analysis)
+    found = explanations.of_analysis(analysis)
     planned = drawn_graph.changes(analysis.graph, found.decisions, analysis.plan)
     drawn = drawn_graph.build(
         analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.flags import PATH, command
-from amp_rewrite.cli.output_files import WritingCommand
+from amp_rewrite.cli.output_files import Report, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Bench, Inputs, Limit, Report
+from amp_rewrite.cli.records import Bench, Inputs, Limit
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit

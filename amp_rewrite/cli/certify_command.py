@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import click
 
@@ -15,8 +14,7 @@ from amp_rewrite.cli.decisions import op_types
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.next_steps import doubts
-from amp_rewrite.cli.output_files import WritingCommand
-from amp_rewrite.cli.records import Report
+from amp_rewrite.cli.output_files import Report, WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
@@ -25,17 +23,11 @@ from amp_rewrite.rewriting.report import SummaryLine
 
 
 @dataclass(frozen=True)
-class Types(Record):
+class Types(Record, title="The models", argument="types"):
     """What is known of custom operators."""
 
-    title: ClassVar[str] = "The models"
-    argument: ClassVar[str] = "types"
-
     op_type: tuple[str, ...] = flag(
-        "--op-type",
-        "Types that are declared for a custom operator, as in a rewrite.",
-        metavar="DOMAIN:OP=TYPES",
-        repeats=True,
+        "--op-type DOMAIN:OP=TYPES...", "Types that are declared for a custom operator, as in a rewrite."
     )
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.many_models import models_argument
-from amp_rewrite.cli.output_files import WritingCommand
-from amp_rewrite.cli.records import CoverageFiles, Quiet, Sizes
+from amp_rewrite.cli.output_files import CoverageFiles, WritingCommand
+from amp_rewrite.cli.records import Quiet, Sizes
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.coverage.counts import measure
@@ -49,23 +49,18 @@ _WRITERS: Mapping[str, Callable[[Sequence[MeasuredModel], Path], None]] = {
 
 
 @dataclass(frozen=True)
-class Rules(Record):
+class Rules(Record, title="Rules", argument="rules"):
     """The rules of a coverage; the command gets `CoverageRules`."""
 
-    title: ClassVar[str] = "Rules"
-    argument: ClassVar[str] = "rules"
-
     rules: tuple[Path, ...] = flag(
-        "--rules",
+        "--rules FILE|RULE...",
         "Rules: a YAML file, see docs/ci.md, or a rule, which overrides the file's: min-flops=SHARE, "
         "min-nodes=SHARE, min-weights=SHARE (the least shares in half, 0 to 1), require=OP=SHARE (of an "
         "operator's nodes), if-present (an operator that the model lacks is no fault), forbid-half=OP, "
         "max-casts=N, baseline=FILE (an earlier coverage, below which no share may fall), "
         f"tolerance=SHARE (by more than this; {TOLERANCE}).",
         short="Rules, such as min-flops=0.9, or a YAML file of them.",
-        metavar="FILE|RULE",
         kind=PATH,
-        repeats=True,
     )
 
     @classmethod

@@ -22,11 +22,11 @@ from amp_rewrite.policy import named_policies, operator_lists
 from amp_rewrite.policy.flags import Flag, Need
 from amp_rewrite.policy.named_policies import FLOAT32, Policy
 from amp_rewrite.policy.operator_lists import Kind, OpLists
+from amp_rewrite.policy.option_fields import STORAGE_ONLY
 from amp_rewrite.policy.options import (
     CASTING,
     DECLARED,
     SHIPPED_FOR,
-    STORAGE_ONLY,
     Beside,
     ExternalData,
     Level,
@@ -83,7 +83,7 @@ _STEPS = frozenset(DECLARED[name].step for name in _IN_PLAN) - {""}
 
 
 @dataclass(frozen=True)
-class Decisions(Record):
+class Decisions(Record, title="What becomes half", argument="asked"):
     """The decisions of the flags; `decided` is true if any of them was written.
 
     `seen` holds the ranges observed earlier, `policy` the precision policy; None without one. `samples` are
@@ -91,8 +91,6 @@ class Decisions(Record):
     `level` that of `--level`.
     """
 
-    title: ClassVar[str] = "What becomes half"
-    argument: ClassVar[str] = "asked"
     result: ClassVar[tuple[str, ...]] = ()
     """The fields of Options about the result that the command lets users choose."""
     steps: ClassVar[Mapping[str, str]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from amp_rewrite import demo as networks
 from amp_rewrite.cli.flags import PATH, Record, command, flag
@@ -15,18 +14,11 @@ from amp_rewrite.model import loading
 
 
 @dataclass(frozen=True)
-class Folder(Record):
+class Folder(Record, title="Files", argument="files"):
     """The folder for the two models."""
 
-    title: ClassVar[str] = "Files"
-    argument: ClassVar[str] = "files"
-
     output: Path = flag(
-        "--output",
-        "Where to write the two models.",
-        metavar="FOLDER",
-        kind=PATH,
-        default=Path("amp_rewrite_demo"),
+        "--output FOLDER", "Where to write the two models.", PATH, default=Path("amp_rewrite_demo")
     )
 
 

@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
-from amp_rewrite.cli import explanation_sources
 from amp_rewrite.cli.decisions import Decisions
-from amp_rewrite.cli.explanation_sources import DecisionSource, Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag, given_flags
 from amp_rewrite.cli.html_page import PageMaker
-from amp_rewrite.cli.output_files import WritingCommand
-from amp_rewrite.cli.records import Page, Sizes
+from amp_rewrite.cli.output_files import Page, WritingCommand
+from amp_rewrite.cli.records import Sizes
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import cases, sentences
@@ -28,7 +26,8 @@ from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.model import loading, writing
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
-from amp_rewrite.reporting import html_file, summary, terminal
+from amp_rewrite.reporting import explanations, html_file, summary, terminal
+from amp_rewrite.reporting.explanations import DecisionSource, Explanation
 from amp_rewrite.reporting.html_report import HtmlReport
 from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import plan_files, records, result_checks
@@ -198,11 +197,8 @@ _SHOWN = {
 
 
 @dataclass(frozen=True)
-class Shown(Record):
+class Shown(Record, title="What to print", argument="printing"):
     """What is shown besides."""
-
-    title: ClassVar[str] = "What to print"
-    argument: ClassVar[str] = "printing"
 
     show: tuple[str, ...] = flag("--show", "Show more:", words=_SHOWN)
 
@@ -258,10 +254,10 @@ def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
 def _explanation(model: Path, decisions: Decisions) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if plan_files.is_plan(model):
-        return explanation_sources.of_plan(model)
+        return explanations.of_plan(model)
     if decisions.decided:
-        return explanation_sources.of_analysis(decisions.analyze(model))
-    return explanation_sources.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
+        return explanations.of_analysis(decisions.analyze(model))
+    return explanations.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
 
 
 def _decided_now(model: Path, decisions: Decisions, explanation: Explanation) -> Iterator[SummaryLine]:

@@ -28,15 +28,16 @@ _OTHERS = {
 @cache
 def flags() -> Mapping[str, str]:
     """Return the flag for each field or argument of the library, from the records of the commands."""
-    from amp_rewrite.cli import decisions, records, train_flags  # noqa: PLC0415 - the list of commands imports no library
+    from amp_rewrite.cli import decisions, output_files, records, train_flags  # noqa: PLC0415 - the list of commands imports no library
     from amp_rewrite.policy.options import DECLARED  # noqa: PLC0415 - as above
 
     texts = dict(_OTHERS)
     for record in (
-        *(records.RewriteFiles, records.CoverageFiles, records.Inputs, records.Comparison),
+        *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.Comparison),
         *(decisions.RewriteDecisions, train_flags.StepNames),
     ):
-        for flag in record.flags().values():
+        for argument, flag in record.flags().items():
+            texts.setdefault(argument, flag.name)
             texts |= {name: f"{flag.name} {what}".strip() for name, what in flag.sets.items()}
     for name, declared in DECLARED.items():
         if declared.step:

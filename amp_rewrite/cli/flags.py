@@ -29,6 +29,10 @@ class Record:
     title: ClassVar[str]
     argument: ClassVar[str]
 
+    def __init_subclass__(cls, *, title: str = "", argument: str = "") -> None:
+        cls.title = title or cls.title
+        cls.argument = argument or cls.argument
+
     @classmethod
     def flags(cls) -> Mapping[str, Flag]:
         """Return the flags by the names of their values in Python, those of a subclass first."""
@@ -47,9 +51,9 @@ class Record:
 _FLAG = "flag"
 
 
-def flag(name: str, about: str, **settings: Any) -> Any:
-    """Return a field of a record that a flag sets, with the settings of `Flag`."""
-    return as_field(Flag(name=name, about=about, **settings))
+def flag(name: str, about: str, kind: Any = None, **settings: Any) -> Any:
+    """Return a field of a record that a flag sets, as in `--data PATH...`, with the settings of `Flag`."""
+    return as_field(Flag.of(name, about, kind=kind, **settings))
 
 
 def as_field(flag: Flag) -> Any:
@@ -134,11 +138,9 @@ def save(formats: Mapping[str, str], sets: Mapping[str, str], needs: tuple[Need,
     """Return the field of `--save`, with the meanings of these formats."""
     about = "; ".join(f"{name}: {meaning}" for name, meaning in formats.items())
     return flag(
-        "--save",
+        "--save FORMAT=FILE...",
         f"Write a further file. {about}.",
-        metavar="FORMAT=FILE",
-        kind=_SavedFile(formats),
-        repeats=True,
+        _SavedFile(formats),
         rare=True,
         needs=needs,
         sets=sets,

@@ -9,8 +9,6 @@ from pathlib import Path
 import onnx_ir as ir
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli import explanation_sources
-from amp_rewrite.cli.explanation_sources import Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import given_flags
 from amp_rewrite.costs.flop_count import FlopCount
@@ -21,8 +19,9 @@ from amp_rewrite.numerics import half
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import binades, drawn_graph, html_report
+from amp_rewrite.reporting import binades, drawn_graph, explanations, html_report
 from amp_rewrite.reporting.drawn_graph import PlannedChanges
+from amp_rewrite.reporting.explanations import Explanation
 from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.training import scaled_step
@@ -38,7 +37,7 @@ class PageMaker:
 
     def record(self, analysis: Analysis) -> None:
         """Record the page's view of an analysis, before its model is changed."""
-        explanation = explanation_sources.of_analysis(analysis)
+        explanation = explanations.of_analysis(analysis)
         changes = drawn_graph.changes(analysis.graph, explanation.decisions, analysis.plan)
         self._decided = _decided(explanation, analysis.loaded.model, changes, analysis.plan.half)
 

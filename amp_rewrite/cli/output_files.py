@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flags import FOLDER, STANDARD_OUTPUT, Command, WrittenFile
+from amp_rewrite.cli.flags import STANDARD_OUTPUT, WRITTEN, Command, Record, Saved, WrittenFile, flag, save
 from amp_rewrite.console import write_escaped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import destination, staging
@@ -21,9 +21,113 @@ from amp_rewrite.files.file_identity import is_same
 from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.model.output_paths import Kind
 from amp_rewrite.numerics import half
+from amp_rewrite.policy.flags import Need
 from amp_rewrite.rewriting import restore
 
-_RESULT, _OUTPUT = "the result", "--output"
+# ---- the records of these files
+
+
+@dataclass(frozen=True)
+class Report(Record, title="Files", argument="files"):
+    """The report of a command, and whether files of others are replaced."""
+
+    json_: Path | None = flag("--json FILE", "Write the report as JSON. - is standard output.", WRITTEN)
+    force: bool = flag(
+        "--force",
+        "Replace what amp-rewrite did not write: models, their weights, and files of another kind.",
+        short="Replace what amp-rewrite did not write.",
+    )
+
+
+_HTML = "Write an HTML report. It has the graph, why each node has its precision, coverage, and errors."
+
+
+@dataclass(frozen=True)
+class Page(Report):
+    """A report, and an HTML page."""
+
+    html: Path | None = flag("--html FILE", _HTML, WRITTEN)
+
+
+_OUTPUT = "Where to write; beside the model, with the type in its name, if not given."
+
+
+@dataclass(frozen=True)
+class Output(Report):
+    """A result, and a report."""
+
+    output: Path | None = flag("--output FILE", _OUTPUT, WRITTEN)
+
+
+@dataclass(frozen=True)
+class Result(Output, Page):
+    """A result, and files beside it."""
+
+    def saved(self, format_: str) -> Path | None:
+        """Return the file of a format of `--save`, if it is named."""
+        return next((each.path for each in getattr(self, "save", ()) if each.format == format_), None)
+
+    @property
+    def names(self) -> str:
+        """The names of all files beside the result, for the user."""
+        saved = (each.path for each in getattr(self, "save", ()))
+        files = (self.json_, *saved, self.html)
+        return ", ".join(str(file) for file in files if file and file.name != STANDARD_OUTPUT.name)
+
+
+@dataclass(frozen=True)
+class TuneFiles(Result):
+    """The files of a search."""
+
+    save: tuple[Saved, ...] = save({"plan": "the plan, for --plan"}, {"Analysis.save_plan": "plan=FILE"})
+
+
+@dataclass(frozen=True)
+class RewriteFiles(Result):
+    """The files of a rewrite: of several models, or in a folder, each result keeps its name and its place."""
+
+    output: Path | None = flag(
+        "--output FILE|FOLDER",
+        f"{_OUTPUT} In a folder, or of several models, each keeps its name and its place.",
+        short="Where to write; beside the model if not given.",
+        kind=WrittenFile(takes_folder=True),
+    )
+    in_place: bool = flag("--in-place", "Overwrite the model itself.")
+    dry_run: bool = flag("--dry-run", "Print the plan, and write no model.")
+    save: tuple[Saved, ...] = save(
+        {"plan": "the plan, for --plan", "observed": "the ranges that --calibrate saw, for --calibrate"},
+        {"Analysis.save_plan": "plan=FILE", "Observed.save": "observed=FILE"},
+        needs=(Need("--calibrate", word="observed"),),
+    )
+
+
+_NOT_DRY = (Need("--dry-run", "writes no model"),)
+
+
+@dataclass(frozen=True)
+class TrainFiles(Result):
+    """The files of a rewritten train step."""
+
+    output: Path | None = flag("--output FILE", _OUTPUT, WRITTEN, needs=_NOT_DRY)
+    html: Path | None = flag("--html FILE", _HTML, WRITTEN, needs=_NOT_DRY)
+    dry_run: bool = flag("--dry-run", "Say what the step is and what stays float32; write no model.")
+
+
+@dataclass(frozen=True)
+class CoverageFiles(Report):
+    """The files of a coverage."""
+
+    save: tuple[Saved, ...] = save(
+        {
+            "markdown": "for the summary of a CI job",
+            "junit": "one test case a rule",
+            "baseline": "for the rule of that name",
+        },
+        {"coverage_rules.save_baseline": "baseline=FILE"},
+    )
+
+
+# ---- their checks
 
 
 class WritingCommand(Command):
@@ -36,12 +140,8 @@ class WritingCommand(Command):
         """Check flags and files, then run the command; raise OptionError and OutputError."""
         if ctx.params.get("json_") == STANDARD_OUTPUT:
             return self._invoke_piped(ctx)
-        outputs = list(_outputs(self.params, ctx.params))
-        _refuse(outputs, list(_inputs(self.params, ctx.params)), ctx.params)
-        places = [file.path for file in outputs] if "output" in ctx.params else []
-        if ctx.params.get("in_place"):
-            places.append(ctx.params["model"])
-        with staging.transaction(Path(os.path.realpath(place)) for place in places) as files:
+        _refuse(self.params, ctx.params)
+        with staging.transaction(map(_real, self._places(ctx.params))) as files:
             try:
                 ended = super().invoke(ctx)
             except click.exceptions.Exit:
@@ -49,6 +149,14 @@ class WritingCommand(Command):
                 raise
             files.commit()
             return ended
+
+    def _places(self, values: Mapping[str, Any]) -> Iterator[Path]:
+        """Yield where files of a command with a result may go: they move into place together."""
+        if "output" in values:
+            yield from (
+                file.path for file in (*_named(self.params, values, is_output=True), *_defaults(values))
+            )
+            yield from [values["model"]] if values.get("in_place") else []
 
     def _invoke_piped(self, ctx: click.Context) -> Any:
         """Run the command with its JSON on standard output, once it is complete, and nothing else there."""
@@ -62,40 +170,45 @@ class WritingCommand(Command):
                     write_escaped(file.read_text())
 
 
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A path, and the flag, argument or file that names it."""
+    """A path, and the flag or argument that names it."""
 
     by: str
     path: Path
 
-    @property
-    def is_result(self) -> bool:
-        return self.by in (_OUTPUT, _RESULT)
 
-
-def _refuse(outputs: Sequence[_File], inputs: Sequence[_File], values: Mapping[str, Any]) -> None:
-    """Raise OptionError for the first output that cannot stand where it is named."""
-    for file in outputs:
-        destination.resolve(file.path)
+def _refuse(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> None:
+    """Raise OptionError for an output that is an input or another output, or would replace what is no report;
+    the library looks at the place of a result.
+    """
+    inputs, outputs = (
+        list(_named(params, values, is_output=False)),
+        list(_named(params, values, is_output=True)),
+    )
+    weights = [
+        _File(f"the weights of {file.by}", path)
+        for file in inputs
+        if not file.by.startswith("--")
+        for path in external_data.referenced_by(file.path)
+    ]
+    results = [file for file in outputs if file.by == "--output"] or list(_defaults(values))
     for at, file in enumerate(outputs):
-        others = (*inputs, *outputs[at + 1 :])
-        clash = next((other.by for other in others if other.by != file.by and _is_one_place(file, other)), "")
-        if not (file.is_result and clash == "MODEL"):  # `output_paths` refuses that
-            results = (result for result in outputs if result.is_result and not file.is_result)
-            clash = clash or next(
-                (f"the weights of {each.by}" for each in results if _is_data(file, each)), ""
-            )
-            if clash:
-                by = _RESULT if file.is_result and _is_one_of_many() else file.by
-                problem = f"{by} and {clash} both name {file.path}"
-                raise OptionError(problem, remedy=f"choose {_other_place(file)}")
-    for file in outputs if not values.get("force") else ():
-        is_source = file.is_result and is_same(file.path, values["model"])  # as above
-        problem = output_paths.foreign(file.path, Kind.MODEL if file.is_result else Kind.REPORT)
-        if problem and not is_source:
-            remedy = f"choose {_other_place(file)}, or replace it with --force"
-            raise OptionError(f"{file.path} {problem}", remedy=remedy)
+        destination.resolve(file.path)
+        others = (*inputs, *weights, *outputs[at + 1 :], *(results if file not in results else ()))
+        clash = next((other.by for other in others if _is_one_place(file, other)), "")
+        if not clash and file not in results:
+            clash = next((f"the weights of {each.by}" for each in results if _is_data(file, each)), "")
+        remedy = f"choose another place for {file.by}"
+        if clash and (file.by, clash) != ("--output", "MODEL"):  # which the library refuses
+            raise OptionError(f"{file.by} and {clash} both name {file.path}", remedy=remedy)
+        problem = "" if file in results or values["force"] else output_paths.foreign(file.path, Kind.REPORT)
+        if problem:
+            raise OptionError(f"{file.path} {problem}", remedy=f"{remedy}, or replace it with --force")
 
 
 def _is_one_place(file: _File, other: _File) -> bool:
@@ -105,48 +218,16 @@ def _is_one_place(file: _File, other: _File) -> bool:
 
 
 def _is_data(file: _File, result: _File) -> bool:
-    """Whether a file has the name of one with weights of a result, or is one that is there."""
+    """Whether a file has the name of one with weights of a result."""
     is_beside = file.path.parent.resolve() == result.path.parent.resolve()
-    is_named_so = is_beside and external_data.number_of(file.path.name, result.path) is not None
-    return is_named_so or any(is_same(file.path, each) for each in external_data.referenced_by(result.path))
+    return is_beside and external_data.number_of(file.path.name, result.path) is not None
 
 
-def _other_place(file: _File) -> str:
-    """Return a remedy that names the flag for another output path."""
-    if file.is_result and _is_one_of_many():
-        return "another folder with -o"
-    return "another place with -o" if file.by == _RESULT else f"another place for {file.by}"
-
-
-def _is_one_of_many() -> bool:
-    """Whether --output names the folder of the results."""
-    return bool(click.get_current_context().meta.get(FOLDER))
-
-
-def _outputs(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
-    """Yield the outputs of the command, with the default names of its result."""
-    yield from _named(params, values, is_output=True)
-    is_placed = any(values.get(name) for name in ("output", "in_place", "dry_run"))
-    if "output" in values and not is_placed and values["model"].name and os.path.exists(values["model"]):  # noqa: PTH110 - False for what is not a valid path
-        names = [output_paths.default(values["model"], to) for to in _halves(values)]
-        yield from (_File(_RESULT, name) for name in names or [restore.default(values["model"])])
-
-
-def _halves(values: Mapping[str, Any]) -> Iterable[half.Half]:
-    """Return the half types that a result may have: all, where a plan or a policy decides."""
-    named = half.BY_NAME.get(values.get("to", ""))
-    if named is None or values.get("plan"):
-        return half.BY_NAME.values() if "to" in values else ()
-    return (named,)
-
-
-def _inputs(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Iterator[_File]:
-    """Yield the inputs of the command, with the weights of its models."""
-    for file in _named(params, values, is_output=False):
-        yield file
-        if not file.by.startswith("--"):
-            weights = external_data.referenced_by(file.path)
-            yield from (_File(f"the weights of {file.by}", path) for path in weights)
+def _defaults(values: Mapping[str, Any]) -> Iterator[_File]:
+    """Yield the places that a result has without --output, of any half type."""
+    if "output" in values and values["model"].name:
+        names = (output_paths.default(values["model"], to) for to in half.BY_NAME.values())
+        yield from (_File("the result", path) for path in (*names, restore.default(values["model"])))
 
 
 def _named(
@@ -157,6 +238,6 @@ def _named(
         by = (param.name or "").upper() if isinstance(param, click.Argument) else max(param.opts, key=len)
         value = values.get(param.name or "")
         for each in value if isinstance(value, tuple) else (value,):
-            path = getattr(each, "path", each)
+            path = each.path if isinstance(each, Saved) else each
             if isinstance(path, Path) and isinstance(param.type, WrittenFile) is is_output:
-                yield _File(f"{by} {getattr(each, 'format', '')}".rstrip(), path)
+                yield _File(f"{by} {each.format}" if isinstance(each, Saved) else by, path)

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.flags import PATH, command, flag
-from amp_rewrite.cli.output_files import WritingCommand
-from amp_rewrite.cli.records import Inputs, Limit, Report, Runtime
+from amp_rewrite.cli.output_files import Report, WritingCommand
+from amp_rewrite.cli.records import Inputs, Limit, Runtime
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading, writing

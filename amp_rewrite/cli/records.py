@@ -1,4 +1,4 @@
-"""The flags of the commands but those of `decision_flags`: files, inputs, comparisons, printing."""
+"""The flags of inputs, comparisons and printing, which several commands have."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from amp_rewrite import many
 from amp_rewrite.cli.flags import (
     PATH,
-    STANDARD_OUTPUT,
-    WRITTEN,
     Record,
-    Saved,
-    WrittenFile,
     flag,
-    save,
     written,
 )
 from amp_rewrite.console import Console
@@ -85,125 +80,12 @@ def quantity(text: str, units: Mapping[str, float]) -> float:
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)")
 
 
-# ---- files
-
-
-@dataclass(frozen=True)
-class Report(Record):
-    """The report of a command, and whether files of others are replaced."""
-
-    title: ClassVar[str] = "Files"
-    argument: ClassVar[str] = "files"
-
-    json_: Path | None = flag(
-        "--json", "Write the report as JSON. - is standard output.", metavar="FILE", kind=WRITTEN
-    )
-    force: bool = flag(
-        "--force",
-        "Replace what amp-rewrite did not write: models, their weights, and files of another kind.",
-        short="Replace what amp-rewrite did not write.",
-        sets={"force": ""},
-    )
-
-
-_HTML = "Write an HTML report. It has the graph, why each node has its precision, coverage, and errors."
-
-
-@dataclass(frozen=True)
-class Page(Report):
-    """A report, and an HTML page."""
-
-    html: Path | None = flag("--html", _HTML, metavar="FILE", kind=WRITTEN)
-
-
-_OUTPUT = "Where to write; beside the model, with the type in its name, if not given."
-
-
-@dataclass(frozen=True)
-class Output(Report):
-    """A result, and a report."""
-
-    output: Path | None = flag("--output", _OUTPUT, metavar="FILE", kind=WRITTEN)
-
-
-@dataclass(frozen=True)
-class Result(Output, Page):
-    """A result, and files beside it."""
-
-    def saved(self, format_: str) -> Path | None:
-        """Return the file of a format of `--save`, if it is named."""
-        return next((each.path for each in getattr(self, "save", ()) if each.format == format_), None)
-
-    @property
-    def names(self) -> str:
-        """The names of all files beside the result, for the user."""
-        saved = (each.path for each in getattr(self, "save", ()))
-        files = (self.json_, *saved, self.html)
-        return ", ".join(str(file) for file in files if file and file.name != STANDARD_OUTPUT.name)
-
-
-@dataclass(frozen=True)
-class TuneFiles(Result):
-    """The files of a search."""
-
-    save: tuple[Saved, ...] = save({"plan": "the plan, for --plan"}, {"Analysis.save_plan": "plan=FILE"})
-
-
-@dataclass(frozen=True)
-class RewriteFiles(Result):
-    """The files of a rewrite: of several models, or in a folder, each result keeps its name and its place."""
-
-    output: Path | None = flag(
-        "--output",
-        f"{_OUTPUT} In a folder, or of several models, each keeps its name and its place.",
-        short="Where to write; beside the model if not given.",
-        metavar="FILE|FOLDER",
-        kind=WrittenFile(takes_folder=True),
-    )
-    in_place: bool = flag("--in-place", "Overwrite the model itself.", sets={"in_place": ""})
-    dry_run: bool = flag("--dry-run", "Print the plan, and write no model.")
-    save: tuple[Saved, ...] = save(
-        {"plan": "the plan, for --plan", "observed": "the ranges that --calibrate saw, for --calibrate"},
-        {"Analysis.save_plan": "plan=FILE", "Observed.save": "observed=FILE"},
-        needs=(Need("--calibrate", word="observed"),),
-    )
-
-
-_NOT_DRY = (Need("--dry-run", "writes no model"),)
-
-
-@dataclass(frozen=True)
-class TrainFiles(Result):
-    """The files of a rewritten train step."""
-
-    output: Path | None = flag("--output", _OUTPUT, metavar="FILE", kind=WRITTEN, needs=_NOT_DRY)
-    html: Path | None = flag("--html", _HTML, metavar="FILE", kind=WRITTEN, needs=_NOT_DRY)
-    dry_run: bool = flag("--dry-run", "Say what the step is and what stays float32; write no model.")
-
-
-@dataclass(frozen=True)
-class CoverageFiles(Report):
-    """The files of a coverage."""
-
-    save: tuple[Saved, ...] = save(
-        {
-            "markdown": "for the summary of a CI job",
-            "junit": "one test case a rule",
-            "baseline": "for the rule of that name",
-        },
-        {"coverage_rules.save_baseline": "baseline=FILE"},
-    )
-
-
 # ---- what is printed
 
 
 @dataclass(frozen=True)
-class Quiet(Record):
+class Quiet(Record, title="What to print", argument="printing"):
     """How much is printed, on what console."""
-
-    title: ClassVar[str] = "What to print"
-    argument: ClassVar[str] = "printing"
 
     quiet: bool = flag("--quiet", "Print errors only.")
 
@@ -237,19 +119,14 @@ _DIM = {"Data.dims": "", "Options.dims": "", "dims": ""}
 
 
 @dataclass(frozen=True)
-class Sizes(Record):
+class Sizes(Record, title="Inputs", argument="data"):
     """Inputs whose sizes count; the command gets a `Data`."""
 
-    title: ClassVar[str] = "Inputs"
-    argument: ClassVar[str] = "data"
-
-    data: tuple[Path, ...] = flag("--data", _ANY_DATA, metavar="PATH", kind=PATH, repeats=True, sets=_NAMED)
+    data: tuple[Path, ...] = flag("--data PATH...", _ANY_DATA, PATH, sets=_NAMED)
     dim: tuple[str, ...] = flag(
-        "--dim",
+        "--dim NAME=SIZE...",
         f"The size of an open dimension, by symbol or as INPUT:AXIS. Others count as {DEFAULT}.",
         short="The size of an open dimension.",
-        metavar="NAME=SIZE",
-        repeats=True,
         sets=_DIM,
     )
 
@@ -264,38 +141,32 @@ class Inputs(Sizes):
     """Inputs of runs, given or synthetic; the command gets a `Data`."""
 
     data: tuple[Path, ...] = flag(
-        "--data",
+        "--data PATH...",
         f"{_ANY_DATA} If not given: those of --calibrate, MODEL.npz beside MODEL.onnx, or synthetic ones.",
         short="Inputs as .npz files, else MODEL.npz, or synthetic.",
-        metavar="PATH",
         kind=PATH,
-        repeats=True,
         needs=_NOT_RUN,
         sets=_NAMED,
     )
     dim: tuple[str, ...] = flag(
-        "--dim",
+        "--dim NAME=SIZE...",
         "The size of an open dimension of synthetic inputs, by symbol or as INPUT:AXIS.",
         short="The size of an open dimension.",
-        metavar="NAME=SIZE",
-        repeats=True,
         needs=(_GIVEN,),
         sets=_DIM,
     )
     seed: int = flag(
-        "--seed",
+        "--seed N",
         "The seed of synthetic inputs.",
-        metavar="N",
-        kind=click.IntRange(min=0),
+        click.IntRange(min=0),
         default=0,
         rare=True,
         needs=(*_NOT_RUN, _GIVEN),
     )
     samples: int = flag(
-        "--samples",
+        "--samples N",
         "The number of synthetic samples.",
-        metavar="N",
-        kind=click.IntRange(min=1),
+        click.IntRange(min=1),
         default=1,
         rare=True,
         needs=(*_NOT_RUN, _GIVEN),
@@ -363,17 +234,13 @@ _DIGITS = 18
 
 
 @dataclass(frozen=True)
-class Limit(Record):
+class Limit(Record, title="The comparison", argument="limit"):
     """The time limit of runs; the command gets a `TimeLimit`."""
 
-    title: ClassVar[str] = "The comparison"
-    argument: ClassVar[str] = "limit"
-
     timeout: float | None = flag(
-        "--timeout",
+        "--timeout SECONDS",
         "The time limit for running models, all together; none if not given.",
-        metavar="SECONDS",
-        kind=float,
+        float,
         rare=True,
         needs=_NOT_CALIBRATED[:1],
     )
@@ -385,11 +252,8 @@ class Limit(Record):
 
 
 @dataclass(frozen=True)
-class Runtime(Record):
+class Runtime(Record, title="The run", argument="runtime"):
     """Where models run."""
-
-    title: ClassVar[str] = "The run"
-    argument: ClassVar[str] = "runtime"
 
     provider: str | None = flag(
         "--provider",
@@ -401,14 +265,11 @@ class Runtime(Record):
         sets={"device": ""},
     )
     custom_ops: Libraries = flag(
-        "--custom-ops",
+        "--custom-ops LIBRARY...",
         "A shared library with the model's custom operators, for onnxruntime wherever it runs the model.",
-        metavar="LIBRARY",
-        kind=PATH,
-        repeats=True,
+        PATH,
         rare=True,
         needs=_NOT_CALIBRATED,
-        sets={"custom_ops": ""},
     )
 
     @property
@@ -429,48 +290,38 @@ class Bench(Runtime):
         sets={"device": ""},
     )
     budget: float = flag(
-        "--budget",
+        "--budget SECONDS",
         "How long to measure, in seconds: no round begins after that.",
-        metavar="SECONDS",
-        kind=click.FloatRange(min=0),
+        click.FloatRange(min=0),
         default=SECONDS,
     )
 
 
 @dataclass(frozen=True)
-class Comparison(Runtime):
+class Comparison(Runtime, title="The comparison", argument="judging"):
     """How two models are compared; the command gets a `Judging`."""
 
-    title: ClassVar[str] = "The comparison"
-    argument: ClassVar[str] = "judging"
-
     tolerance: tuple[str, ...] = flag(
-        "--tolerance",
+        "--tolerance NAME=BOUND...",
         "A bound of the verdict, such as error=0.02 or top1=0.99; NAME=none removes one.",
         short="A bound of the verdict, such as error=0.02.",
-        metavar="NAME=BOUND",
-        repeats=True,
         needs=_NOT_COMPARED,
     )
     metric: tuple[str, ...] = flag(
-        "--metric",
+        "--metric [NAME=]MODULE:FUNCTION...",
         "A metric of your own, from the original outputs, the rewritten outputs and the samples. It is "
         "bounded by --tolerance NAME=LEAST:MOST.",
-        metavar="[NAME=]MODULE:FUNCTION",
-        repeats=True,
         rare=True,
         needs=_NOT_COMPARED,
     )
     steps: int = flag(
-        "--steps",
+        "--steps N",
         "Sequences of N steps as samples: state outputs go back into the inputs that they pair up with, and "
         "other inputs are those of the next samples.",
-        metavar="N",
-        kind=click.IntRange(min=1),
+        click.IntRange(min=1),
         default=1,
         rare=True,
         needs=_NOT_CALIBRATED[:1],
-        sets={"steps": ""},
     )
     show: tuple[str, ...] = flag(
         "--show",

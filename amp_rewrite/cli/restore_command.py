@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import click
 
@@ -13,9 +12,9 @@ from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.decisions import external_data
 from amp_rewrite.cli.fields_as_flags import in_flags_of
 from amp_rewrite.cli.flags import PATH, Record, as_field, command, flag
-from amp_rewrite.cli.output_files import WritingCommand
+from amp_rewrite.cli.output_files import Output, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Output, Printing, refuse_failed
+from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, refuse_failed
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.errors import AmpRewriteError, ModelError
@@ -34,11 +33,8 @@ from amp_rewrite.tuning.comparing import Judging
 
 
 @dataclass(frozen=True)
-class Restoring(Record):
+class Restoring(Record, title="The result", argument="restoring"):
     """What is restored, and whether it is compared."""
-
-    title: ClassVar[str] = "The result"
-    argument: ClassVar[str] = "restoring"
 
     io: str = flag(
         "--io",
@@ -74,7 +70,7 @@ def restore(
     stored = external_data(restoring.external_data)
     with shown_progress(quiet=printing.quiet) as progress:
         tell(progress, "restore")
-        restoration = restored(model, output=files.output, io=io, external_data=stored, force=True)
+        restoration = restored(model, output=files.output, io=io, external_data=stored, force=files.force)
         verdict = None
         if not restoring.skip:
             tell(progress, "verify")

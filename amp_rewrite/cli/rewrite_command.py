@@ -8,7 +8,8 @@ from pathlib import Path
 from amp_rewrite.cli.decisions import VERIFY, RewriteDecisions
 from amp_rewrite.cli.flags import command
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, RewriteFiles
+from amp_rewrite.cli.output_files import RewriteFiles
+from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing
 from amp_rewrite.cli.rewrite_job import RewriteJob, job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.placement import tensorrt

@@ -10,8 +10,9 @@ from typing import Any
 
 from amp_rewrite.cli.decisions import ENGINE, REPAIR, VERIFY, Decisions
 from amp_rewrite.cli.fields_as_flags import in_flags, in_flags_of
+from amp_rewrite.cli.output_files import Result
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Printing, Result
+from amp_rewrite.cli.records import Printing
 from amp_rewrite.conversion import Conversion
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.process.interruptible import TimeLimit
@@ -83,6 +84,7 @@ def job_of(
         judging=judging,
         limit=limit,
         output=files.output,
+        force=files.force,
         repairs=asked.replay is None and REPAIR not in asked.skipped,
         asked=asked,
         files=files,

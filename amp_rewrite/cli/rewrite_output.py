@@ -12,7 +12,8 @@ from amp_rewrite.bounds import bounding
 from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_page import PageMaker
-from amp_rewrite.cli.records import Result, refuse_failed
+from amp_rewrite.cli.output_files import Result
+from amp_rewrite.cli.records import refuse_failed
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.conversion import refuse_unjudged

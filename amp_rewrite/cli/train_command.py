@@ -15,9 +15,9 @@ from amp_rewrite.cli.decisions import VERIFY, TrainDecisions
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, command
 from amp_rewrite.cli.html_page import PageMaker
-from amp_rewrite.cli.output_files import WritingCommand
+from amp_rewrite.cli.output_files import TrainFiles, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Limit, Quiet, Sizes, TrainFiles
+from amp_rewrite.cli.records import Limit, Quiet, Sizes
 from amp_rewrite.cli.train_flags import Scale, StepNames
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
@@ -80,7 +80,7 @@ def train(
                 model,
                 job.options,
                 output=files.output,
-                force=True,  # refused before
+                force=files.force,
                 observed=asked.seen,
                 transform=job.first,
                 on_plan=pages.record if files.html else None,

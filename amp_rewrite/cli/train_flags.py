@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from amp_rewrite.cli.flags import Record, flag
 from amp_rewrite.errors import OptionError
@@ -19,20 +19,15 @@ _START = DynamicLossScale()
 
 
 @dataclass(frozen=True)
-class StepNames(Record):
+class StepNames(Record, title="The train step", argument="said"):
     """What is known of the step; the command gets `Asked`, and the suffix that pairs state."""
 
-    title: ClassVar[str] = "The train step"
-    argument: ClassVar[str] = "said"
-
-    loss: str | None = flag("--loss", "The output that is the loss.", metavar="NAME", sets={"loss": ""})
-    seed_value: str | None = flag("--seed", "The value that every gradient is linear in.", metavar="NAME")
+    loss: str | None = flag("--loss NAME", "The output that is the loss.")
+    seed_value: str | None = flag("--seed NAME", "The value that every gradient is linear in.")
     state: tuple[str, ...] = flag(
-        "--state",
+        "--state IN=OUT|SUFFIX...",
         "An input, and the output that is its new value; or the suffix of all such outputs, as in .new.",
         short="An input, and the output that is its new value.",
-        metavar="IN=OUT|SUFFIX",
-        repeats=True,
     )
 
     @classmethod
@@ -52,22 +47,17 @@ class StepNames(Record):
 
 
 @dataclass(frozen=True)
-class Scale(Record):
+class Scale(Record, title=StepNames.title, argument="scaling"):
     """The parts of `--loss-scale`."""
 
-    title: ClassVar[str] = StepNames.title
-    argument: ClassVar[str] = "scaling"
-
     loss_scale: tuple[str, ...] = flag(
-        "--loss-scale",
+        "--loss-scale PART...",
         "auto (the default): dynamic for float16, none for bfloat16; dynamic: adapted in every step; "
         f"none; a number: fixed. Of a dynamic one, initial=N ({_START.initial_scale:g}); period=N, the "
         f"steps with finite gradients until it grows ({_START.increment_period}); multiplier=N, by which "
         f"it grows, and shrinks where gradients are not finite ({_START.multiplier:g}). Of a fixed one, "
         f"{_SKIP_NONFINITE}: keep the state where gradients are not finite. Commas may join parts.",
         short="auto, dynamic, none or a number, and settings.",
-        metavar="PART",
-        repeats=True,
     )
 
     @property

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
 from amp_rewrite.cli.decisions import TuneDecisions
 from amp_rewrite.cli.flags import PATH, Record, command, flag
-from amp_rewrite.cli.output_files import WritingCommand
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, TuneFiles, quantity
+from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
+from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, quantity
 from amp_rewrite.cli.rewrite_job import job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.conversion import Tuning
@@ -27,11 +27,8 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class Search(Record):
+class Search(Record, title="The search", argument="tuning"):
     """The settings of a search; the command gets a `Tuning`."""
-
-    title: ClassVar[str] = "The search"
-    argument: ClassVar[str] = "tuning"
 
     prefer: str = flag(
         "--prefer",
@@ -40,10 +37,9 @@ class Search(Record):
         default=Prefer.TIME.value,
     )
     budget: str | None = flag(
-        "--budget",
+        "--budget TIME",
         "How long to search, such as 30s or 5m; the best plan by then is used. If not given, the search "
         "takes a number of runs that depends on the model alone.",
-        metavar="TIME",
     )
 
     @classmethod

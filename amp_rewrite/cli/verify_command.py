@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import click
 
 from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags_of
 from amp_rewrite.cli.flags import PATH, Record, command, flag
-from amp_rewrite.cli.output_files import WritingCommand
+from amp_rewrite.cli.output_files import Report, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, Report, refuse_failed
+from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, refuse_failed
 from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing
 from amp_rewrite.policy.options import IOTypes
@@ -25,11 +24,8 @@ from amp_rewrite.tuning.comparing import Judging
 
 
 @dataclass(frozen=True)
-class Borders(Record):
+class Borders(Record, title="The models", argument="borders"):
     """The types of inputs and outputs."""
-
-    title: ClassVar[str] = "The models"
-    argument: ClassVar[str] = "borders"
 
     io: str = flag(
         "--io",

@@ -44,3 +44,10 @@ class Flag:
     kind: Any = None
     needs: tuple[Need, ...] = ()
     sets: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, written: str, about: str, **settings: Any) -> Flag:
+        """Return the flag that is written so: `--gate`, `--opset N`, or `--data PATH...`, which repeats."""
+        name, _, metavar = written.partition(" ")
+        repeats = metavar.endswith("...")
+        return cls(name=name, about=about, metavar=metavar.removesuffix("..."), repeats=repeats, **settings)
