@@ -279,14 +279,14 @@ class Conversion:
         with emulation.reference(self.model, device, self.judging.libraries):
             pass
 
-    def blame(self, outcome: Outcome, *, per_node: bool = False) -> Outcome:
-        """Attach blame to the verdict of the outcome, if there is one; with `per_node` even to a good one."""
-        judging = replace(self.judging, per_node=per_node or self.judging.per_node)
+    def blame(self, outcome: Outcome, *, for_page: bool = False) -> Outcome:
+        """Attach blame to the verdict of the outcome, if there is one; for a page even to a good one."""
         verdict = outcome.verification
         if not isinstance(verdict, Verdict):
             return outcome
+        models, data = (self.model, outcome.result.model), self.data
         blamed = self._attempted(
-            "blame", lambda: judging.with_blame(verdict, self.model, outcome.result.model, self.data)
+            "blame", lambda: self.judging.with_blame(verdict, *models, data, for_page=for_page)
         )
         return replace(outcome, verification=blamed) if isinstance(blamed, Verdict) else outcome
 

@@ -12,6 +12,7 @@ import pytest
 from amp_rewrite import rewrite
 from amp_rewrite.explaining import cases
 from tests import case_checks, case_files, commands, test_layers, text
+from tools import reference_pages
 
 ROOT = Path(__file__).parents[1]
 
@@ -152,8 +153,8 @@ RUNNER = ("case_files.py", "case_checks.py", "certificate_pairs.py", "onnx_text.
 
 
 def test_the_runner_knows_public_names_only():
-    """What runs cases imports nothing of the package that docs/api.md does not name."""
-    public = set(re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    """What runs cases imports nothing of the package that the Python reference does not name."""
+    public = set(re.findall(r"^::: (\S+)", reference_pages.python_page(), re.MULTILINE))
     trees = [ast.parse((ROOT / "tests" / name).read_text()) for name in RUNNER]
     names = {".".join(name) for tree in trees for name in test_layers.imported(ast.walk(tree))}
     used = {name for name in names if name.startswith("amp_rewrite.")}

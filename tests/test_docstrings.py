@@ -5,21 +5,9 @@ import inspect
 
 import pytest
 
-import amp_rewrite
-from amp_rewrite import demo, errors, half, options, testing, training
+from tools.reference_pages import public_names
 
-
-def names():
-    """Every public name with its value, by the place that it is imported from."""
-    for module in (amp_rewrite, options, half, training):
-        yield from ((f"{module.__name__}.{name}", getattr(module, name)) for name in module.__all__)
-    for module in (demo, errors, testing):
-        for name, found in vars(module).items():
-            if name[0] != "_" and getattr(found, "__module__", "") == module.__name__:
-                yield f"{module.__name__}.{name}", found
-
-
-NAMES = dict(names())
+NAMES = public_names()
 
 
 def public():

@@ -1,7 +1,9 @@
 """The HTML report in a real browser: Chromium without a window, driven by playwright."""
 
+import itertools
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -388,6 +390,122 @@ def test_repeated_layers_are_one_box_until_they_are_opened(browser, tmp_path):
                 return x > 0 && y > 0 && x < c.clientWidth && y < c.clientHeight; }); }"""
         assert shown.page.evaluate(inside)
         assert shown.complaints == []
+
+
+MIXED = """g (float[4,4] x) => (float[4,4] y, float[4,4] s) <float[4,4] w> {
+  scale = Constant <value = float {2.0}> () [product] a = MatMul (x, w) [exponential] e = Exp (a)
+  [root] s = Sqrt (e) [scaled] c = Mul (e, scale) y = MatMul (c, w) }"""
+MIXED_BOXES = """
+0 border x: x
+0 cast x to float16: x -> half x < x
+0 half product: half x, half stored w -> half a < x to float16
+0 cast a to float32: half a -> a < product
+0 full exponential: a -> e < a to float32
+0 full root: e -> s < exponential
+0 border s: s < root
+0 full scaled: e, stored scale -> c < exponential
+0 cast c to float16: c -> half c < scaled
+0 half y: half c, half stored w -> half y < c to float16
+0 cast y to float32: half y -> y < y
+0 border y: y < y to float32"""
+LOOP = """g (float[4,4] x, float[4,4] w) => (float[4,4] y) <int64 trips = {2}> {
+  [refine] y = Loop (trips, , x) <body = step (int64 i, bool go, float[4,4] before) =>
+    (bool on, float[4,4] after) { [keep] on = Identity (go) [inner] after = MatMul (before, w) }> }"""
+LOOP_BOXES = """
+0 border x: x
+0 border w: w
+0 cast x to float16: x -> half x < x
+0 cast w to float16: w -> half w < w
+0 half refine: stored trips, half x -> half y < x to float16
+0 cast y to float32: half y -> y < refine
+0 border y: y < y to float32
+1 border i: i
+1 border go: go
+1 other keep: go -> on < go
+1 border on: on < keep
+1 border before: half before
+1 half inner: half before, half w -> half after < before, w to float16
+1 border after: half after < inner"""
+
+
+def listed(data):
+    """Frame, colour and name of each box, what it reads and makes, and behind `<` what it is wired to."""
+    names, lines = [box["name"] for box in data["boxes"]], [""]
+    for at, box in enumerate(data["boxes"]):
+        sides = [
+            ", ".join("half " * one["half"] + "stored " * one["stored"] + one["name"] for one in box[side])
+            for side in ("inputs", "outputs")
+        ]
+        wired = ", ".join(names[source] for source, target in data["wires"] if target == at)
+        shown = " -> ".join(filter(None, sides)) + f" < {wired}" * bool(wired)
+        lines.append(f"{box['graph']} {box['shade']} {box['name']}: {shown}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("source", "boxes"), [(MIXED, MIXED_BOXES), (LOOP, LOOP_BOXES)], ids=["mixed", "loop"]
+)
+def test_boxes_and_wires(browser, tmp_path, source, boxes):
+    """A box for each node, Cast, input and output, in the order of the nodes: a Cast stands between who makes
+    a value and who reads it in the other type; a body is a frame of its own, into which wires lead. What is
+    stored is named and not drawn. The result has the same boxes, and its own Casts.
+    """
+    with Shown(browser, written(model(source), tmp_path, "--skip=verify")) as shown:
+        data = shown.page.evaluate("ampReport.data")
+        assert listed(data) == boxes
+        owners = [frame["owner"] and data["boxes"][frame["owner"]]["name"] for frame in data["frames"]]
+        assert owners == [None, "refine"][: len(owners)]
+    with Shown(browser, explained(tmp_path / "out.onnx", tmp_path)) as shown:
+        again = listed(shown.page.evaluate("ampReport.data")).split("\n")
+        assert sorted(line[:6] for line in again) == sorted(line[:6] for line in boxes.split("\n"))
+
+
+def test_what_the_page_counts_on(browser, demo_report):
+    """As many nodes as the report counts are drawn in each shade, those of a frame in a row; every unit has a
+    box, and wires point forward. Where the largest number of a value is known, it is at a box.
+    """
+    with Shown(browser, demo_report) as shown:
+        data = shown.page.evaluate("ampReport.data")
+    boxes, report = data["boxes"], analyze(demo.network()).report()
+    shades = Counter(box["shade"] for box in boxes)
+    expected = (report.nodes.half, report.nodes.mixed, report.nodes.full, report.casts_added)
+    assert tuple(shades[shade] for shade in ("half", "mixed", "full", "cast")) == expected
+    assert shades["other"] + data["constants"] == report.nodes.other
+    frames = [box["graph"] for box in boxes]
+    assert frames == sorted(frames)
+    assert sorted(unit for box in boxes for unit in box["units"]) == list(range(len(data["reasons"])))
+    assert all(a < b for a, b in data["wires"] if frames[a] == frames[b])
+    assert sum(pair is not None for pair in data["magnitudes"]) > 40
+    assert [(port["kind"], port["name"]) for port in data["ports"]] == [
+        ("input", "image"),
+        ("output", "probabilities"),
+    ]
+    assert {title.split(",")[0] for title in data["histograms"]} == {"stored numbers", "node outputs"}
+
+
+def test_layers_that_repeat(browser, demo_report):
+    """As the first box, the size and the number of layers; Casts around a node do not count."""
+    cases = {
+        "one operator": (["Relu"] * 13, [(0, 1, 13)]),
+        "too few": (["Relu"] * 12, []),
+        "between others": ([*"ab", *("Exp Sqrt Relu Neg".split() * 4), "Abs"], [(2, 4, 4)]),
+        "two sequences": ("Exp Sqrt Relu Neg".split() * 4 + ["Abs"] * 13, [(0, 4, 4), (16, 1, 13)]),
+        "shortest": ((["Exp"] * 3 + ["Sqrt"]) * 6, [(0, 4, 6)]),  # the shortest period, not twice that
+        "with Casts": (
+            ("MatMul Sin Tanh ".split() * 2 + ["MatMul", "Cast", "Sin", "Cast", "Tanh"]) * 3,
+            None,
+        ),
+    }
+    call = """(operators) => Graph.layersOf(
+        operators.map((operator, i) => ({ graph: 0, operator, name: `n${i}`, shade: "half", inputs: [0] })),
+        operators.slice(1).map((_, i) => [i, i + 1]))"""
+    with Shown(browser, demo_report) as shown:
+        for title, (operators, layers) in cases.items():
+            rows = shown.page.evaluate(call, operators)
+            if layers is None:
+                assert [end - start for start, end in itertools.pairwise(rows[0])] == [3, 3, 5] * 3
+            else:
+                assert [(row[0], row[1] - row[0], len(row) - 1) for row in rows] == layers, title
 
 
 SHARED = Path(__file__).parents[2] / "shared" / "models"

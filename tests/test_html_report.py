@@ -12,42 +12,25 @@ from amp_rewrite import demo
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import (
-    binades,
-    drawn_graph,
-    explanations,
-    html_file,
-    html_report,
-    verdict_text,
-)
-from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
+from amp_rewrite.reporting import explanations, graph_data, page, verdict_text
+from amp_rewrite.reporting.page import Evidence
 from tests.text import RUNS, model
 from tests.transcript_commands import page_data
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
+NOTHING = Evidence()
 HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 
 
-def made(proto):
+def made(proto, evidence=NOTHING):
     """The page of a model."""
     analysis = analyze(proto)
     found = explanations.of_analysis(analysis)
-    planned = drawn_graph.changes(analysis.graph, found.decisions, analysis.plan)
-    drawn = drawn_graph.build(
-        analysis.graph.root, analysis.graph.types, found.decisions, planned, found.counted.flops
+    decided = page.decided(
+        analysis.loaded.model, analysis.plan.half, found.decisions, found.causes, found.counted, analysis, ""
     )
-    stored = binades.of_stored(constants.find(analysis.loaded.model).values())
-    card = html_report.model_card(analysis.loaded.model, drawn, "")
-    half = analysis.plan.half
-    decided = DecisionView(half, drawn, found.decisions, found.causes, {}, stored, card)
     result = rewrite(proto)
-    return HtmlReport("model.onnx", result.report, decided, Evidence(), counts.measure(result.model))
-
-
-@pytest.fixture(scope="module")
-def page():
-    """The page of the demo, without a run."""
-    return made(demo.network())
+    return page.of("model.onnx", result.report, decided, evidence, counts.measure(result.model))
 
 
 @pytest.fixture(scope="module")
@@ -59,42 +42,48 @@ def evidence():
     after = rewrite(proto).model
     verdict = verification.verify(proto, after, [feeds])
     verdict = replace(verdict, blame=blame.blame(proto, after, feeds))
-    return Evidence(verdict, observed=observation.observe(proto, [feeds]))
+    return Evidence(verdict, magnitudes=page.magnitudes(observation.observe(proto, [feeds])))
 
 
 @needs_runs
-def test_errors_stand_at_the_boxes_that_make_the_values(page, evidence):
-    """Every node that was compared has its error; the verdict has the cells of the terminal's table."""
-    data = html_file.plain(replace(page, evidence=evidence))
+def test_a_page_has_what_was_compared(evidence):
+    """Every node that was compared has its error and its magnitude, which values that were observed have from
+    there; the verdict has the cells of the terminal's table.
+    """
+    data = made(demo.network(), evidence)
     assert len(data["errors"]) == len(evidence.verdict.blame.nodes) > 40
-    for error in data["errors"]:
-        assert error["value"] in [value["name"] for value in data["boxes"][error["box"]]["outputs"]]
     assert [row["cells"] for row in data["verification"]["rows"]] == [
         verdict_text.cells(output) for output in evidence.verdict.outputs
     ]
     assert data["verification"]["ok"] is True
-    assert data["suspect"] is None
-    assert [title.split(",")[0] for title in data["histograms"]] == ["stored numbers", "node outputs"]
-    for box, pair in zip(data["boxes"], data["magnitudes"], strict=True):
-        most = max(
-            (evidence.observed[v["name"]].most for v in box["outputs"] if v["name"] in evidence.observed),
-            default=None,
-        )
-        assert pair == (None if most is None else pytest.approx([most, most], rel=0.01))
+    assert data["worst"] is None
+    seen = evidence.magnitudes
+    assert data["magnitudes"] == pytest.approx(seen)
+    compared = made(demo.network(), replace(evidence, magnitudes={}))["magnitudes"]
+    assert len(compared) > 40
+    assert compared == pytest.approx({name: seen[name] for name in compared})
 
 
 @needs_runs
-def test_an_infinite_error_is_still_json(page, evidence, tmp_path):
+def test_an_infinite_error_is_still_json(evidence, tmp_path):
     """JSON has no infinity: scripts read a large number, and the text is `inf`."""
     blame = evidence.verdict.blame
     lost = replace(blame.nodes[0], error=float("inf"), added=float("inf"), non_finite=3, low=None)
     verdict = replace(evidence.verdict, blame=replace(blame, nodes=(lost, *blame.nodes[1:])))
-    shown = replace(page, evidence=replace(evidence, verdict=verdict))
-    (tmp_path / "page.html").write_bytes(html_file.render(shown))
+    shown = made(demo.network(), replace(evidence, verdict=verdict))
+    (tmp_path / "page.html").write_bytes(page.render(shown))
     error = page_data(tmp_path / "page.html")["errors"][0]
     assert (error["error"], error["non_finite"], error["reads"]) == ("inf", 3, None)
     assert error["size"] > 1
     assert error["lost"]
+
+
+def test_stored_numbers_are_counted_by_binade():
+    """Each number counts in its binade; zeros and infinities do not count."""
+    array = np.array([1.0, 1.5, -2.0, 0.0, np.inf, np.nan, 2.0**-30, 7e4], np.float32)
+    proto = model("g (float[8] x) => (float[8] y) <float[8] w> { y = Add (x, w) }", {"w": array})
+    stored = constants.find(ir.from_proto(proto)).values()
+    assert graph_data.binades(stored) == {0: 2, 1: 1, -30: 1, 16: 1}
 
 
 # ---- one file, in which nothing but our scripts runs
@@ -104,14 +93,14 @@ def test_nothing_of_a_model_ends_the_script(tmp_path):
     """Names with markup in them survive as data, and no byte of them is markup in the file."""
     proto = model("g (float[4, 4] x, float[4, 4] w) => (float[4, 4] y) { [name] y = MatMul (x, w) }")
     proto.graph.node[0].name = HOSTILE
-    html = html_file.render(made(proto))
+    html = page.render(made(proto))
     assert HOSTILE.encode() not in html
     assert b"window.pwned" in html  # as data
     scripts = re.findall(rb"<script[^>]*>", html)
     assert scripts == [b'<script type="application/json" id="data">', b"<script>", b"<script>"]
     assert html.count(b"<!--") == 1  # the licences
     (tmp_path / "page.html").write_bytes(html)
-    assert HOSTILE in [box["name"] for box in page_data(tmp_path / "page.html")["boxes"]]
+    assert HOSTILE in [node["name"] for node in page_data(tmp_path / "page.html")["nodes"]]
 
 
 @pytest.mark.parametrize(
@@ -119,24 +108,24 @@ def test_nothing_of_a_model_ends_the_script(tmp_path):
 )
 def test_what_is_embedded_comes_out_again(text):
     """Any text is ASCII without `<`, `>`, `&` inside the file, and itself again when it is parsed."""
-    held = html_file.embedded({text: [text]})
+    held = page.embedded({text: [text]})
     assert held.isascii()
     assert not set("<>&\u2028") & set(held)
     assert json.loads(held) == {text: [text]}
 
 
-def test_the_file_needs_nothing_but_itself(page):
+def test_the_file_needs_nothing_but_itself():
     """The policy forbids loading and other scripts, nothing in the file requests any, and the notices of the
     libraries are there. Equal reports have equal bytes.
     """
-    html = html_file.render(page).decode()
+    html = page.render(made(demo.network())).decode()
     assert "default-src 'none'" in html
     assert "unsafe" not in re.search(r'content="(default-src[^"]*)"', html)[1]
     assert not re.search(r"<(link|img|iframe|base)\b|<script[^>]+src|@import|url\(|sourceMappingURL", html)
     assert "{{" not in html.split("<script>")[0].replace("{{}}", "")
     assert "Copyright 2010-2026 Mike Bostock" in html
     assert "Copyright (c) 2012-2014 Chris Pettitt" in html
-    assert html_file.render(made(demo.network())).decode() == html
+    assert page.render(made(demo.network())).decode() == html
 
 
 @pytest.mark.parametrize(
@@ -152,4 +141,4 @@ def test_the_file_needs_nothing_but_itself(page):
 )
 def test_attributes_are_short(attribute, text):
     """Long lists and texts are cut, and a tensor is its type and shape."""
-    assert drawn_graph.attribute_texts(ir.Node("", "Op", [], [attribute])) == (("a", text),)
+    assert graph_data.attribute_texts(ir.Node("", "Op", [], [attribute])) == [("a", text)]

@@ -10,7 +10,7 @@ from amp_rewrite.colouring import pruning
 from amp_rewrite.costs import model_costs
 from amp_rewrite.costs.model_costs import AS_GIVEN, RunTime
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import frozen_analysis
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.policy import devices
@@ -121,10 +121,10 @@ def test_launches(source, asked, launches, of_result, casts):
 def test_the_summary_has_the_sizes(source, dims, said):
     """Those that are given, and what open ones count as."""
     found = predicted(source, dims=dims)
-    assert said in frozen_analysis.summary(found)
+    assert said in sentences.speeds(found)
     assert found.open_size == (64 if "64" in said else None)
     one = replace(found, result=RunTime(1.0, 1, 1))
-    assert ", 1 launch, 1 of them a Cast (" in frozen_analysis.summary(one)
+    assert ", 1 launch, 1 of them a Cast (" in sentences.speeds(one)
 
 
 @pytest.mark.parametrize("dims", [{"N": 5, "S": 40}, {"N": 2, "x:1": 16}, {"x:0": 3, "x:1": 2}])
@@ -170,7 +170,7 @@ def test_a_very_large_model_without_shapes(monkeypatch, most, gate, is_told):
         (
             SMALL,
             {},
-            "predicted speed 0.33x float32 on h200 at 4x4: 2 Casts cost more time than half saves; `",
+            "about 0.3 times as fast as float32 on an H200 (predicted at 4x4): 2 Casts cost more time than",
         ),
         # times are predicted for GPUs of data centres, which say nothing of a browser
         (SMALL, {"target": "onnxruntime-webgpu"}, ""),

@@ -115,7 +115,7 @@ def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
     for name in amp_rewrite.__all__:
         assert getattr(amp_rewrite, name).__module__.startswith("amp_rewrite.")
     assert set(amp_rewrite.__all__) <= set(dir(amp_rewrite))
-    modules = {"errors", "half", "options", "training"}
+    modules = {"compat", "errors", "half", "options", "training"}
     assert set(amp_rewrite._PLACES) - set(amp_rewrite.__all__) == {"__version__", *modules}
 
 

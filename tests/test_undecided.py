@@ -11,7 +11,7 @@ from amp_rewrite.running.tolerances import Tolerances
 from tests import commands, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import html_file, verdict_text
+from amp_rewrite.reporting import page, verdict_text
 from amp_rewrite.running import comparison, verification
 from amp_rewrite.running.sessions import Device
 
@@ -116,7 +116,7 @@ def test_it_is_said(inexact):
     assert found.faults == (SAID,)
     assert verdict_text.in_short(found) == "FAIL: the comparison proves nothing"
     assert verdict_text.cells(found.outputs[0])[-1] == "inconclusive"
-    assert html_file._plain_output(found.outputs[0])["ok"] is None
+    assert page._plain_output(found.outputs[0])["ok"] is None
     assert [*verdict_text.hints(found)] == ["--data FILE.npz   # other inputs: these decide nothing"]
     assert found.to_json()["outputs"][0]["is_undecided"]
     for samples in ([1, 0.5], [0.5, 1]):  # of the sample that is farthest off

@@ -11,7 +11,7 @@ from amp_rewrite import demo
 from amp_rewrite.cli import rewrite_output
 from amp_rewrite.conversion import Conversion
 from amp_rewrite.errors import TimeLimitError
-from amp_rewrite.reporting import html_file
+from amp_rewrite.reporting import page
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.tuning.comparing import Judging
 from tests import text
@@ -57,7 +57,7 @@ STAGES = {
     "rewrite, check": (REWRITE, result_checks, "validate"),
     "rewrite, comparison": (REWRITE, Judging, "verdict"),
     "rewrite, blame": (FAILING, Judging, "with_blame"),
-    "rewrite, page": (REWRITE, html_file, "write"),
+    "rewrite, page": (REWRITE, page, "write"),
     "rewrite, report": (REWRITE, rewrite_output, "_write_json"),
     "in place, comparison": (("m.onnx", "--in-place", *REPORTS), Judging, "verdict"),
     "in place, nothing changed": (
@@ -71,7 +71,7 @@ STAGES = {
     "restore, comparison": (RESTORE, Judging, "verdict"),
     "train, proof": (TRAIN, result_checks.Proof, "__call__"),
     "train, check": (TRAIN, result_checks, "validate"),
-    "train, page": (TRAIN, html_file, "write"),
+    "train, page": (TRAIN, page, "write"),
     "many models": (("m.onnx", "-o", "many", *BESIDE), Judging, "verdict"),
 }
 

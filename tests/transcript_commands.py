@@ -175,22 +175,6 @@ def page_data(path: Path) -> dict[str, Any]:
     return json.loads(page[1] if page else written)
 
 
-def _boxes(path: str) -> str:
-    page = page_data(Path(path))
-    names, lines = [box["name"] for box in page["boxes"]], []
-    for at, box in enumerate(page["boxes"]):
-        sides = [
-            ", ".join(
-                "half " * port["half"] + "stored " * port["stored"] + port["name"] for port in box[side]
-            )
-            for side in ("inputs", "outputs")
-        ]
-        wired = ", ".join(names[source] for source, target in page["wires"] if target == at)
-        shown = " -> ".join(filter(None, sides)) + f" < {wired}" * bool(wired)
-        lines.append(f"{box['graph']} {box['shade']} {box['name']}: {shown}\n")
-    return "".join(lines)
-
-
 def _json(path: str, *keys: str) -> str:
     content, told = page_data(Path(path)), []
     if not keys:
@@ -236,14 +220,12 @@ COMMANDS = {
     "ls": _list,
     "json": _json,
     "edit": _edit,
-    "boxes": _boxes,
     "half": _half,
     "nodes": _nodes,
     "onnx": _onnx,
 }
 """`ls [PATTERN]`: files, in all folders; `json FILE KEY...`: values by keys with dots, or all, of pages too;
 `edit FILE KEY [JSON]`: another value there, or none;
-`boxes PAGE`: frame, colour and name of each box, what it reads and makes, and behind `<` what it is wired to;
 `call EXPRESSION`: what Python returns, or the error of ours that it raises, with its kind; `do STATEMENTS`;
 `half MODEL`: names of nodes whose first output is half, no Casts; `nodes MODEL`: its operators; `onnx MODEL`:
 as text.

@@ -113,19 +113,20 @@ def known_operators(_: str) -> str:
     rows = sorted(CATALOGUE.items(), key=lambda row: (row[0][0], row[0][1]))
     lines = (f"| `{domain}:{name}` |" if domain else f"| `{name}` |" for (domain, name), _ in rows)
     facts = (" | ".join(map(_cell, _facts(record))) for _, record in rows)
-    head = (
-        "| operator | what it does | moves | scales | limits | needs | FLOPs |\n|---|---|---|:-:|---|---|---|"
-    )
+    columns = ("what it does", "moves", "inputs", "scales", "norm", "limits", "FLOPs")
+    head = f"| operator | {' | '.join(columns)} |\n|---|---|---|---|:-:|---|---|---|"
     return "\n".join((head, *(f"{line} {fact} |" for line, fact in zip(lines, facts, strict=True))))
 
 
 def _facts(record: Operator) -> Iterator[str]:
     yield ", ".join(trait.name.lower().replace("_", " ") for trait in record.traits if trait.name)
     yield "" if record.move is None else record.move.value
+    yield "; ".join(f"{port}: {role.value}" for port, role in record.roles.items())
     yield "" if record.scales is scaling.pinned else "yes"
+    yield "" if record.norm is None else f"of input {record.norm.data[0]}, along {record.norm.along.value}"
     yield " ".join(f"{limit:g}" for limit in sorted(record.limits))
-    yield "" if record.needs is None else f"digits of input {record.needs}"
-    yield "formula, or unknown" if record.flops is None else f"{record.flops} an element"
+    is_number = isinstance(record.flops, int)
+    yield f"{record.flops} an element" if is_number else "a formula" if record.flops else "unknown"
 
 
 def measurement(name: str) -> str:

@@ -20,11 +20,9 @@ from amp_rewrite.model import patterns
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators.catalogue import (
-    ARITHMETIC,
     CONTROL_FLOW,
     EXTREMES,
     JOINS,
-    PRODUCTS,
     REARRANGES,
     SELECTS,
     having,
@@ -36,7 +34,7 @@ from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
 _SUMS, _BOUNDS = having(Trait.ADDS), moving(Move.BOUNDS)
 _FUNCTIONS = having(Trait.ELEMENTWISE | Trait.AVERAGES | Trait.POOLS) | names(lambda each: each.limits)
-_FEED = moving(*Move) - CONTROL_FLOW | ARITHMETIC | _FUNCTIONS
+_FEED = moving(*Move) - CONTROL_FLOW | having(Trait.ARITHMETIC) | _FUNCTIONS
 """Operators after which a sum still adds up what half rounded."""
 
 
@@ -49,7 +47,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
     feeders = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
     before = {unit for feeding in (*sums, *feeders) for unit in graph.predecessors[feeding]}
-    layers = [unit for unit in before if effective_op(graph.units[unit].node) in PRODUCTS]
+    layers = [unit for unit in before if effective_op(graph.units[unit].node) in having(Trait.MULTIPLIES)]
     accumulating = (*graph.of_nodes(nodes), *feeders, *sorted(layers))
     return dict.fromkeys(accumulating, Evidence(Authority.RANGE, Reason.ACCUMULATED))
 

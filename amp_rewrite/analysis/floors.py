@@ -15,10 +15,11 @@ from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics import rounding
 from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.catalogue import having, moving
-from amp_rewrite.operators.record import Move, Trait
+from amp_rewrite.operators.record import Move, Role, Trait
 from amp_rewrite.policy.evidence import Reason
 
-_CARRY_ZERO = moving(*Move) - {"Cast"} | having(Trait.ADDS) | frozenset(("Abs", "Mul", "Sqrt"))
+_CARRY_ZERO = moving(*Move) - {"Cast"} | having(Trait.ADDS | Trait.KEEPS_ZERO)
+_DIVIDES = (Role.DIVISOR, Role.LOGARITHM, Role.BASE)
 
 
 def is_floor_of_norm(constant: Constant, context: Context) -> bool:
@@ -51,8 +52,8 @@ def find(constant: Constant, context: Context) -> Findings:
         return 0.0 if is_tiny and effective_op(context.node(use.unit)) in _CARRY_ZERO else None
 
     def divides(use: UnitUse) -> bool:
-        operator = effective_op(context.node(use.unit))
-        return operator != "Sqrt" and catalogue.find("", operator).needs == use.port
+        record = catalogue.find("", effective_op(context.node(use.unit)))
+        return record.roles.get(use.port) in _DIVIDES
 
     paths = propagate(context.graph, constant.uses, after)
     ends = [use for use in paths.uses if divides(use)]

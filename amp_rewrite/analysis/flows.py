@@ -30,18 +30,18 @@ from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import nodes_inner_first, varying_values
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.operators import catalogue
-from amp_rewrite.operators.record import Move, Trait
+from amp_rewrite.operators.record import Move, Role, Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 
-_CARRY = catalogue.moving(*Move) | catalogue.ARITHMETIC
+_CARRY = catalogue.moving(*Move) | catalogue.having(Trait.ARITHMETIC)
 """Operators that propagate coordinates and integers."""
-_PRODUCTS = catalogue.having(Trait.MULTIPLIES | Trait.TRANSFORMS)
-_SQUARES = ("ReduceL2", "ReduceSumSquare")
-_SUMS = catalogue.having(Trait.AVERAGES).union(_SQUARES)
+_LAYERS = catalogue.having(Trait.MULTIPLIES)
+_PRODUCTS = _LAYERS | catalogue.having(Trait.TRANSFORMS)
+_SUMS = catalogue.having(Trait.AVERAGES | Trait.SQUARES)
 _OF_INPUTS = (_CARRY | _PRODUCTS | _SUMS) - catalogue.CONTROL_FLOW
-_ANGLES = ("Cos", "Sin")
 _BOUNDED = catalogue.BOUNDED | {"Sign"}
 _KEEP_FLOOR = catalogue.REARRANGES | catalogue.SELECTS | {"Min"}
+_PIXELS = (Role.COORDINATES, Role.SCALE)
 _POINT = 4
 """Contracted size of a product of a point in homogeneous coordinates; angles of a point have fewer terms."""
 _FLOOR = 2.0**-10
@@ -88,6 +88,7 @@ class _Flows:
     def __init__(self, graph: UnitGraph, fits: Mapping[ir.Value, Fit], limit: int) -> None:
         self._graph, self._fits, self._limit = graph, fits, limit
         self._before = graph.predecessors.__getitem__
+        self._turns = [unit.index for unit in self._of("Cos", "Sin")]
         self._operators = [effective_op(unit.node) for unit in graph.units]
         inputs = [value for value in graph.root.inputs if not value.is_initializer()]
         readers = (node for value in inputs if value.dtype not in _EXACT for node, _ in value.uses())
@@ -97,8 +98,8 @@ class _Flows:
         """Return the units whose result becomes an integer or a pixel coordinate through arithmetic alone."""
         casts = ((unit.index, unit.node.outputs[0]) for unit in self._of("Cast"))
         ends = [unit for unit, value in casts if self._graph.dtype(value).is_integer()]
-        for unit in self._of(*sorted(catalogue.names(lambda each: each.coordinates, None))):
-            read = (unit.node.inputs[port : port + 1] for port in record_of(unit.node).coordinates)
+        for unit in self._of(*sorted(catalogue.names(lambda each: each.ports(*_PIXELS), None))):
+            read = (unit.node.inputs[port : port + 1] for port in record_of(unit.node).ports(*_PIXELS))
             makers = {self._graph.producer.get(value, -1) for values in read for value in values if value}
             ends += [maker for maker in makers - {-1} if self._operators[maker] in _CARRY]
         return self._back(ends, _CARRY)
@@ -108,14 +109,14 @@ class _Flows:
         products only on the way to an angle, where they are no layers.
         """
         for unit in self._graph.units if self._counting else ():
-            is_layer = unit.index not in self._before_angles and unit.node.op_type in catalogue.PRODUCTS
+            is_layer = unit.index not in self._before_angles and unit.node.op_type in _LAYERS
             is_counted = self._read(unit, self._traits) & (_INTEGERS | _NOT_INTEGERS) == _INTEGERS
             if unit.index in self._counting or (is_counted and not is_layer):
                 yield unit.index
 
     def to_angles(self) -> Iterable[int]:
         """Return the units that compute an angle from inputs; a Sin of an input itself follows its list."""
-        ends = {unit.index for unit in self._of(*_ANGLES)}
+        ends = set(self._turns)
         way = reach(ends, self._before, lambda unit: self._traits[unit] & (_FROM_INPUTS | _LAYER) == _INPUTS)
         return (*way, *(unit for each in way for unit in self._graph.successors[each] if unit in ends))
 
@@ -139,7 +140,7 @@ class _Flows:
     @functools.cached_property
     def _before_angles(self) -> Collection[int]:
         """The units whose result reaches a Sin or Cos through products and arithmetic."""
-        return self._back([unit.index for unit in self._of(*_ANGLES)], _CARRY | catalogue.PRODUCTS)
+        return self._back(self._turns, _CARRY | _LAYERS)
 
     @functools.cached_property
     def _counting(self) -> Collection[int]:
@@ -180,7 +181,7 @@ class _Flows:
         node, name = unit.node, self._operators[unit.index]
         if unit.index in self._counting:
             traits = (traits | _INTEGERS) & ~_NOT_INTEGERS
-        elif name in _BOUNDED or (name in catalogue.PRODUCTS and unit.index not in self._before_angles):
+        elif name in _BOUNDED or (name in _LAYERS and unit.index not in self._before_angles):
             traits |= _NOT_INTEGERS
         if name not in _OF_INPUTS:
             return traits | _NOT_INPUTS
@@ -189,7 +190,7 @@ class _Flows:
             traits |= _PRODUCT
         if name in _SUMS or terms is None or terms >= _POINT:
             traits |= _LAYER
-        if name in _SQUARES or patterns.square_of(node) is not None:
+        if record_of(node).traits & Trait.SQUARES or patterns.square_of(node) is not None:
             traits |= _SQUARE
         if name in ("Add", "Clip", "Max"):  # the third input of a Clip bounds from above
             fits = (self._fits.get(value) for value in patterns.operands(node)[:2])

@@ -13,7 +13,7 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.operators.catalogue import ATTENTION_RESULTS, LARGEST_MASK_SCALE, find, having
-from amp_rewrite.operators.record import ALL, FIRST, Trait
+from amp_rewrite.operators.record import ALL, FIRST, Role, Trait
 
 _CARRY_MASK = CARRY_HUGE | having(Trait.SCALES)
 _AS_THE_MASK_SAYS = 0
@@ -106,8 +106,9 @@ def _keeps_mask(use: UnitUse, context: Context, whole: _Whole) -> bool:
     record = record_of(node)
     if record.traits & Trait.MEASURES:
         return True
-    if record.scores is not None:
-        return use.port == record.scores and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
+    if record.ports(Role.SCORES):
+        is_scores = record.roles.get(use.port) is Role.SCORES
+        return is_scores and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
     if name == "Mul":
         return _is_scale(inputs[1 - use.port]) or inputs[1 - use.port] in whole
     if name == "Div":

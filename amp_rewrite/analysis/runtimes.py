@@ -17,7 +17,8 @@ from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.operators.catalogue import JOINS, REARRANGES, RECURRENT, SELECTS
+from amp_rewrite.operators.catalogue import JOINS, REARRANGES, SELECTS, having
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
@@ -184,14 +185,15 @@ def widened_sequences(graph: UnitGraph, halves: Sequence[bool], target: Target) 
 
     def behind(unit: int) -> Iterator[int]:
         node = graph.units[unit].node
-        reads = node.inputs[:1] if node.op_type in RECURRENT else node.inputs
-        if node.op_type in RECURRENT or node.op_type in _SUNK:
+        reads = node.inputs[:1] if node.op_type in _LAYERS else node.inputs
+        if node.op_type in _LAYERS or node.op_type in _SUNK:
             yield from (each for each in graph.predecessors[unit] if set(graph.units[each].defs) & {*reads})
 
-    roots = [unit for name in RECURRENT for unit in graph.by_operator.get(name, ()) if not halves[unit]]
+    roots = [unit for name in _LAYERS for unit in graph.by_operator.get(name, ()) if not halves[unit]]
     return reach(roots, behind, halves.__getitem__)
 
 
+_LAYERS = having(Trait.RECURRENT)
 _SUNK = REARRANGES | SELECTS | JOINS
 
 

@@ -12,14 +12,13 @@ from amp_rewrite.bounds.intervals import UNKNOWN, Interval, hull, rounded
 from amp_rewrite.bounds.operands import Operands, of_tensor, of_type
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.dataflow import Forward
-from amp_rewrite.onnx_types import schema
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.operators.catalogue import MOVERS
+from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.policy.options import Options
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """The element types in whose arithmetic values are bounded; half rounds and overflows on its own."""
-_OUTPUTS = {"Split": 1 << 31, "GRU": 2, "LSTM": 2, "RNN": 2}
-"""The number of outputs that a transfer function bounds, if more than the first."""
 
 
 class Proven:
@@ -48,8 +47,7 @@ class Proven:
 
     def _transfer(self, node: ir.Node) -> list[Interval]:
         """Return the intervals of the outputs of a node that are bounded."""
-        operator = schema.written(node.domain, node.op_type)
-        function = transfer.TRANSFERS.get(operator)
+        record, function = record_of(node), transfer.find(node)
         is_aligned = "broadcast" in node.attributes  # in old opsets, at other axes than from the last
         if function is None or is_aligned or node.op_identifier() in self._calls:
             return []
@@ -57,7 +55,8 @@ class Proven:
             bound = function(Operands(node, self.of, self._variable))
         except (ArithmeticError, IndexError, TypeError, ValueError):  # a node that no schema allows, NaN
             return []
-        outputs = node.outputs[: _OUTPUTS.get(operator, 1)]
+        selects, states = record.move is Move.SELECTS, 2 if record.traits & Trait.RECURRENT else 1
+        outputs = node.outputs if selects else node.outputs[:states]
         return [self._given.get(value) or self._in_its_type(node, value, bound) for value in outputs]
 
     def _in_its_type(self, node: ir.Node, value: ir.Value, bound: Interval) -> Interval:

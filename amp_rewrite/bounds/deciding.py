@@ -22,16 +22,17 @@ from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 
-_CANDIDATES = ("Exp", "Mul", "Pow", "ReduceSum")
-"""Operators that lists deny for their range alone."""
 _POWER = 250.0**2
 """The largest proven power: 250 squared; half overflows at 255.9 squared."""
 _LARGEST_DEGREE = 4.0
 
 
 def tame_candidates(facts: Facts) -> Iterator[int]:
-    """Yield the units of _CANDIDATES that are no part of an idiom, and that no finding keeps in float32."""
-    for unit in (unit for operator in _CANDIDATES for unit in facts.graph.by_operator.get(operator, ())):
+    """Yield the units of operators that lists deny for their range alone, which are no part of an idiom, and
+    which no finding keeps in float32.
+    """
+    operators = ("Exp", "Mul", "Pow", "ReduceSum")
+    for unit in (unit for operator in operators for unit in facts.graph.by_operator.get(operator, ())):
         node = facts.graph.units[unit].node
         is_one = node.op_type != "Mul" or (len(node.inputs) == 2 and node.inputs[0] is node.inputs[1])
         if is_one and not node.domain and unit not in facts.findings and unit not in facts.graph.spelled:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
 from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.operators.record import Move, Operator, Trait
+from amp_rewrite.operators.record import Move, Operator, Role, Trait
 from amp_rewrite.policy.options import Ranges
 
 _PIXEL = 255.0
@@ -25,11 +25,6 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 """Names of rank-4 inputs that are not images."""
-
-_READERS = frozenset(
-    "Conv ConvInteger ConvTranspose DeformConv FusedConv ImageScaler QLinearConv Resize Upsample".split()
-)
-"""Operators that consume an image as first input."""
 
 
 class Source(enum.Enum):
@@ -107,10 +102,10 @@ def _is_read_as_image(value: ir.Value) -> bool:
     queue, visited = [value], {value}
     while queue:
         for node, port in queue.pop().uses():
-            if port == 0 and node.op_type in _READERS:
-                return True
             others = (operand for at, operand in enumerate(node.inputs) if at != port)
             record = record_of(node)
+            if record.roles.get(port) is Role.IMAGE:
+                return True
             shifts = record.traits & (Trait.ADDS | Trait.SCALES) and all(
                 stored_as(operand) is not None for operand in others
             )

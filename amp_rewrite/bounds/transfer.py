@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms.idiom import Norm
+from amp_rewrite.analysis.idioms import idiom
 from amp_rewrite.analysis.long_sums import terms
 from amp_rewrite.analysis.ranges import fill_of
 from amp_rewrite.analysis.units import UnitGraph
@@ -26,7 +26,9 @@ from amp_rewrite.bounds.operands import Operands
 from amp_rewrite.model import patterns
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.operators.catalogue import EXTREMES, REARRANGES, SELECTS
+from amp_rewrite.operators.record import Along, Norm
 
 Transfer = Callable[[Operands], Interval]
 
@@ -61,16 +63,18 @@ def _rising(function: Callable[[float], float]) -> Transfer:
     return transfer
 
 
-def _norm(gamma: int, beta: int | None = None, epsilon: float = 1e-5, *, spatial: bool = False) -> Transfer:
-    """Bound a norm along the last axis, or all spatial ones; `epsilon` is the default."""
+def _norm(norm: Norm) -> Transfer:
+    """Bound a norm along the last axis, or all spatial ones."""
+    gamma, *beta = norm.weights
 
     def transfer(x: Operands) -> Interval:
         is_last = x.node.attributes.get_int("axis", -1) in (-1, len(x.dims(0)) - 1)
-        sizes = x.dims(0)[2:] if spatial else x.dims(gamma)[-1:] if is_last else ()
+        sizes = x.dims(0)[2:] if norm.along is Along.SPATIAL else x.dims(gamma)[-1:] if is_last else ()
         size = math.prod(each or 0 for each in sizes)
-        if size <= 1 or x.attribute("epsilon", epsilon) < _LEAST_EPSILON:  # a weight of size 1 is broadcast
+        # a weight of size 1 is broadcast
+        if size <= 1 or x.attribute("epsilon", norm.epsilon) < _LEAST_EPSILON:
             return UNKNOWN
-        offset = x[beta] if beta is not None and x.value(beta) is not None else ZERO
+        offset = x[beta[0]] if beta and x.value(beta[0]) is not None else ZERO
         return _normalised(size) * symmetric(x[gamma].most) + offset
 
     return transfer
@@ -167,7 +171,6 @@ TRANSFERS: Mapping[str, Transfer] = {
     **_family("GRU LSTM RNN", _recurrent),
     **_family("Gelu HardSwish com.microsoft:Gelu", lambda x: hull(x[0], ZERO)),
     **_family("HardSigmoid Sigmoid", _always(0.0, 1.0)),
-    **_family("RMSNormalization SimplifiedLayerNormalization", _norm(1)),
     "Abs": lambda x: larger(x[0], -x[0], ZERO),
     "Add": lambda x: x[0] + x[1],
     "Clip": lambda x: smaller(larger(x[0], x.given(1, "min", -math.inf)), x.given(2, "max", math.inf)),
@@ -175,8 +178,6 @@ TRANSFERS: Mapping[str, Transfer] = {
     "Div": lambda x: x[0] / x[1],
     "Erf": _rising(math.erf),
     "Exp": _rising(lambda x: math.exp(min(x, 89.0))),  # beyond float32 from there on
-    "InstanceNormalization": _norm(1, 2, spatial=True),
-    "LayerNormalization": _norm(1, 2),
     "LeakyRelu": lambda x: hull(x[0], ZERO) if 0 <= x.attribute("alpha", 0.01) <= 1 else UNKNOWN,
     "MatMul": _matmul,
     "Max": lambda x: larger(*x.all),
@@ -198,10 +199,17 @@ TRANSFERS: Mapping[str, Transfer] = {
     "Sub": _subtract,
     "Tanh": _rising(math.tanh),
     "Where": _chosen,
-    "com.microsoft:SkipLayerNormalization": _norm(2, 3, 1e-12),
-    "com.microsoft:SkipSimplifiedLayerNormalization": _norm(2, epsilon=1e-12),
 }
-"""The transfer functions by operator, with its domain."""
+"""The transfer functions by operator, with its domain; those of norms follow from the catalogue."""
+
+
+def find(node: ir.Node) -> Transfer | None:
+    """Return the transfer function of a node; None where nothing is known."""
+    norm = record_of(node).norm
+    if norm is not None:
+        return None if norm.along is Along.GROUP else _norm(norm)
+    return TRANSFERS.get(schema.written(node.domain, node.op_type))
+
 
 # Norms that are written out.
 
@@ -212,7 +220,7 @@ def written_out(graph: UnitGraph) -> dict[ir.Value, Interval]:
     return {value: _normalised(size) for value, size in sizes.items() if size}
 
 
-def _size(norm: Norm, graph: UnitGraph) -> int | None:
+def _size(norm: idiom.Norm, graph: UnitGraph) -> int | None:
     """Return the size of a mean of squares in float32, of data centred by the same mean; None of others."""
     size = _mean_of(norm.reduction)
     means = [_mean_of(node) for node in norm.centring if node.op_type != "Sub"]

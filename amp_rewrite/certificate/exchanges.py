@@ -123,29 +123,19 @@ _EXCHANGES = {
 # ---- FusedConv as a Conv, an Add and an activation
 
 
-_PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "Relu": (),
-    "Sigmoid": (),
-    "Tanh": (),
-    "LeakyRelu": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "Clip": ("min", "max"),
-}
-"""Activations that onnxruntime fuses, with the attributes that `activation_params` lists, in order."""
-
-
 def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
     """Match `FusedConv(x, w, b, z)` with `activation(Conv(x, w, b) + z)`."""
     attributes = without_graphs(attributes_of(fused))
     name = attributes["activation"].s.decode(errors="replace") if "activation" in attributes else ""
-    if name not in _PARAMETERS:
+    names = catalogue.find("", name).activation
+    if names is None:
         raise DifferentError("no activation is known that the node is fused with")
     plain = {name: a for name, a in attributes.items() if not name.startswith("activation")}
     operands = {name: n for name, n in zip("xwbz", fused.inputs, strict=False) if n != MISSING}
     form = Form("Conv", tuple(each for each in operands if each != "z"), _contents(plain))
     form = Form("Add", (form, "z")) if "z" in operands else form
     numbers = list(attributes["activation_params"].floats) if "activation_params" in attributes else []
-    parameters = dict(zip(_PARAMETERS[name], numbers, strict=False))
+    parameters = dict(zip(names, numbers, strict=False))
     last, bound = proof.rewritten.makers[right], dict[str, int]()
     if name == "Clip" and len(parameters) == _TWO and last is not None and last.operator == ("", "Min"):
         form = Form("Min", (Form("Max", (form, parameters["min"])), parameters["max"]))

@@ -27,7 +27,7 @@ from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import BIT_CAST, find_signature
 from amp_rewrite.operators.catalogue import find
-from amp_rewrite.operators.record import Trait
+from amp_rewrite.operators.record import Role, Trait
 from amp_rewrite.process import startup, worker, worker_process
 
 MOST = 1 << 28
@@ -232,12 +232,9 @@ def _work(node: NodeProto, sizes: Mapping[str, int]) -> int:
     if record.traits is Trait.MULTIPLIES and len(inputs) > 1:
         products = isqrt(inputs[0] * inputs[1] * output)  # of MK, KN and MN elements
         return max(products, *inputs)
-    reads_all = record.flops is None or record.coordinates
-    return output * max(inputs, default=0) if reads_all and node.op_type not in _LOCAL else output
-
-
-_LOCAL = ("GridSample", "Resize", "Upsample")
-"""Operators that read a few elements for each of their output."""
+    may_read_all = not isinstance(record.flops, int) or record.ports(Role.COORDINATES, Role.SCALE)
+    is_local = record.traits & Trait.INTERPOLATES
+    return output * max(inputs, default=0) if may_read_all and not is_local else output
 
 
 # ---- computation node by node, as a runtime folds in float32

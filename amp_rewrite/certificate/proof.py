@@ -17,8 +17,8 @@ from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.shapes import Ranks
 from amp_rewrite.certificate.stored_tensors import Comparison, Held
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.operators.catalogue import ATTENTION_RESULTS, LARGEST_MASK_SCALE, broadcasts, find
-from amp_rewrite.operators.record import ALL, FIRST, Move, Trait
+from amp_rewrite.operators.catalogue import ATTENTION_RESULTS, LARGEST_MASK_SCALE, find
+from amp_rewrite.operators.record import ALL, FIRST, Move, Role, Trait
 
 Pair = tuple[int, int]
 """A value of the original and one of the result that must be equal."""
@@ -125,7 +125,9 @@ class Proof:
         if node is None or node.operator != ("", operator) or node.count != 1:
             raise DifferentError(f"no {operator} stands in the place of the node")
         is_plain = node.version >= _AS_NUMPY and not node.proto.attribute and len(node.inputs) == 2
-        if broadcasts(operator) and not is_plain:
+        traits = find(*node.operator).traits
+        broadcasts = traits & Trait.ELEMENTWISE and not traits & Trait.KEEPS_RANK
+        if broadcasts and not is_plain:
             raise DifferentError(f"the {operator} in the place of the node may broadcast otherwise")
         return node
 
@@ -225,7 +227,7 @@ class Masks:
                 continue  # a Cast that is looked through
             record, goes_elsewhere = find(*node.operator), not others.isdisjoint(node.numbers)
             for port, value in enumerate(node.inputs):
-                if port == record.scores and node.count <= ATTENTION_RESULTS:
+                if record.roles.get(port) is Role.SCORES and node.count <= ATTENTION_RESULTS:
                     masks.add(value)
                 elif not record.traits & Trait.MEASURES:
                     if goes_elsewhere or node.operator[0] or not self._carries(node, port):

@@ -16,7 +16,7 @@ from amp_rewrite.cli.decisions import Decisions
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag, given_flags
 from amp_rewrite.cli.html_page import PageMaker
-from amp_rewrite.cli.output_files import Page, WritingCommand
+from amp_rewrite.cli.output_files import PageFile, WritingCommand
 from amp_rewrite.cli.records import Sizes
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
@@ -26,9 +26,9 @@ from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.model import loading, writing
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
-from amp_rewrite.reporting import explanations, html_file, summary, terminal
+from amp_rewrite.reporting import explanations, page, summary, terminal
 from amp_rewrite.reporting.explanations import DecisionSource, Explanation
-from amp_rewrite.reporting.html_report import HtmlReport
+from amp_rewrite.reporting.page import Page
 from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import plan_files, records, result_checks
 from amp_rewrite.rewriting.report import SummaryLine
@@ -203,11 +203,11 @@ class Shown(Record, title="What to print", argument="printing"):
     show: tuple[str, ...] = flag("--show", "Show more:", words=_SHOWN)
 
 
-@command(Shown, Page, Decisions, Sizes, kind=WritingCommand)
+@command(Shown, PageFile, Decisions, Sizes, kind=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
 def explain(
-    model: Path, node: str | None, printing: Shown, files: Page, asked: Decisions, data: Data
+    model: Path, node: str | None, printing: Shown, files: PageFile, asked: Decisions, data: Data
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
@@ -221,8 +221,7 @@ def explain(
         asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)
         explanation = _explanation(model, asked)
         if files.html is not None:
-            page = _page(model, explanation, PageMaker(asked.options.dims.dims))
-            html_file.write(page, files.html)
+            page.write(_page(model, explanation, PageMaker(asked.options.dims.dims)), files.html)
         notes = Console(stderr=True)
         for warning in explanation.warnings:
             notes.print(f"warning  {in_flags(warning)}")
@@ -268,7 +267,7 @@ def _decided_now(model: Path, decisions: Decisions, explanation: Explanation) ->
         yield SummaryLine("note", f"{model.name} carries no decisions of a rewrite; {origin}")
 
 
-def _page(model: Path, explanation: Explanation, pages: PageMaker) -> HtmlReport:
+def _page(model: Path, explanation: Explanation, pages: PageMaker) -> Page:
     if explanation.source is DecisionSource.METADATA:
         return pages.of_rewritten(model, explanation)
     if explanation.analysis is None:

@@ -11,18 +11,15 @@ import onnx_ir as ir
 from amp_rewrite import pipeline
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import given_flags
-from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.model import constants
 from amp_rewrite.numerics import half
-from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import binades, drawn_graph, explanations, html_report
-from amp_rewrite.reporting.drawn_graph import PlannedChanges
+from amp_rewrite.reporting import explanations, page
 from amp_rewrite.reporting.explanations import Explanation
-from amp_rewrite.reporting.html_report import DecisionView, Evidence, HtmlReport
+from amp_rewrite.reporting.page import Evidence, Page
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
@@ -33,46 +30,38 @@ class PageMaker:
 
     def __init__(self, dims: Dims) -> None:
         self._dims = dims
-        self._decided: DecisionView | None = None
+        self._decided: Page = {}
 
     def record(self, analysis: Analysis) -> None:
         """Record the page's view of an analysis, before its model is changed."""
         explanation = explanations.of_analysis(analysis)
-        changes = drawn_graph.changes(analysis.graph, explanation.decisions, analysis.plan)
-        self._decided = _decided(explanation, analysis.loaded.model, changes, analysis.plan.half)
+        self._decided = _decided(explanation, analysis.loaded.model)
 
-    def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> HtmlReport:
+    def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> Page:
         """Return the page on the last analysis of a model, with the evidence on its result."""
-        assert self._decided is not None, "an analysis is recorded before its page is made"
-        coverage = counts.measure(result, self._dims)
-        return HtmlReport(str(model), report, self._decided, evidence, coverage)
+        assert self._decided, "an analysis is recorded before its page is made"
+        return page.of(str(model), report, self._decided, evidence, counts.measure(result, self._dims))
 
-    def of_step(
-        self, model: Path, report: Report, step: ScaledStep, verdict: str, result: Path
-    ) -> HtmlReport:
+    def of_step(self, model: Path, report: Report, step: ScaledStep, verdict: str, result: Path) -> Page:
         """Return the page on the last analysis of a train step, with the verdict on it in words."""
-        page = self.page(model, report, Evidence(unverified=verdict), result)
-        lines = list(scaled_step.lines(step))
-        return replace(page, step=html_report.step_view(lines, step.parts, page.decided.graph.boxes))
+        whole = self.page(model, report, Evidence(unverified=verdict), result)
+        return page.with_step(whole, scaled_step.lines(step), step.parts)
 
-    def of_plan(self, model: Path, analysis: Analysis) -> HtmlReport:
+    def of_plan(self, model: Path, analysis: Analysis) -> Page:
         """Return the page on a dry run, from a temporary result."""
         self.record(analysis)
         report = analysis.report()
         report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
+        rescaled = analysis.plan.rescaled
+        exponents = sentences.exponents(rescaled.values if rescaled else ())  # observed is what is stored
+        evidence = Evidence(magnitudes=page.magnitudes(analysis.observed, exponents))
         with tempfile.TemporaryDirectory() as scratch:
-            return self.page(
-                model,
-                report,
-                Evidence(observed=analysis.observed),
-                _carried_out(model, analysis, Path(scratch)),
-            )
+            return self.page(model, report, evidence, _carried_out(model, analysis, Path(scratch)))
 
-    def of_rewritten(self, model: Path, explanation: Explanation) -> HtmlReport:
+    def of_rewritten(self, model: Path, explanation: Explanation) -> Page:
         """Return the page on a rewritten model, from the decisions that it carries."""
-        self._decided = _decided(
-            explanation, _measured(explanation).model, PlannedChanges(), half.named(explanation.half)
-        )
+        assert explanation.counted is not None, "only a saved plan has no model"
+        self._decided = _decided(explanation, explanation.counted.model)
         return self.page(model, None, Evidence(), model)
 
 
@@ -83,17 +72,14 @@ def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:
     return result
 
 
-def _decided(explanation: Explanation, model: ir.Model, changes: PlannedChanges, to: Half) -> DecisionView:
-    flop_counts = _measured(explanation)
-    graph = drawn_graph.build(
-        model.graph, flop_counts.types, explanation.decisions, changes, flop_counts.flops
-    )
-    stored = binades.of_stored(constants.find(model).values())
-    ranges = explanation.ranges().units if explanation.analysis else {}
-    card = html_report.model_card(model, graph, given_flags())
-    return DecisionView(to, graph, explanation.decisions, explanation.causes, ranges, stored, card)
-
-
-def _measured(explanation: Explanation) -> FlopCount:
+def _decided(explanation: Explanation, model: ir.Model) -> Page:
     assert explanation.counted is not None, "only a saved plan has no model"
-    return explanation.counted
+    return page.decided(
+        model,
+        half.named(explanation.half),
+        explanation.decisions,
+        explanation.causes,
+        explanation.counted,
+        explanation.analysis,
+        given_flags(),
+    )

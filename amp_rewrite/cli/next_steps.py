@@ -13,7 +13,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.cli.fields_as_flags import as_argument
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.explaining import frozen_analysis
+from amp_rewrite.explaining import sentences
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.policy.options import Level
 from amp_rewrite.policy.targets import TENSORRT
@@ -64,7 +64,7 @@ def _newer(newer: NewerOpset, job: RewriteJob, report: Report) -> Iterator[str]:
     except AmpRewriteError:  # a pin fits no node there
         return
     more = there.nodes.half + there.nodes.mixed - report.nodes.half - report.nodes.mixed
-    is_slow = there.prediction is not None and frozen_analysis.is_worth_saying(there.prediction)
+    is_slow = there.prediction is not None and sentences.does_not_pay(there.prediction)
     if more <= 0 or (is_slow and report.nodes.half):
         return
     gains = f"{plural(more, 'node')} more in {report.half}"

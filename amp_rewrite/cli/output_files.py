@@ -43,7 +43,7 @@ _HTML = "Write an HTML report. It has the graph, why each node has its precision
 
 
 @dataclass(frozen=True)
-class Page(Report):
+class PageFile(Report):
     """A report, and an HTML page."""
 
     html: Path | None = flag("--html FILE", _HTML, WRITTEN)
@@ -60,7 +60,7 @@ class Output(Report):
 
 
 @dataclass(frozen=True)
-class Result(Output, Page):
+class Result(Output, PageFile):
     """A result, and files beside it."""
 
     def saved(self, format_: str) -> Path | None:

@@ -75,7 +75,7 @@ def job_of(
     **more: Any,
 ) -> RewriteJob:
     """Return the job that the records of a command specify, with `more` fields of it."""
-    return RewriteJob(
+    job = RewriteJob(
         model=model,
         options=asked.options,
         replay=asked.replay,
@@ -89,5 +89,7 @@ def job_of(
         asked=asked,
         files=files,
         printing=printing,
-        **{"required": VERIFY in asked.required, "is_compared": VERIFY not in asked.skipped, **more},
+        required=VERIFY in asked.required,
+        is_compared=VERIFY not in asked.skipped,
     )
+    return replace(job, **more)

@@ -21,7 +21,7 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage, assumptions, some
 from amp_rewrite.errors import AmpRewriteError, ModelError
-from amp_rewrite.explaining import frozen_analysis, sentences
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import external_data, writing
@@ -30,8 +30,8 @@ from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stopwatch import tell
-from amp_rewrite.reporting import html_file, summary, terminal, verdict_text
-from amp_rewrite.reporting.html_report import Evidence
+from amp_rewrite.reporting import page, summary, terminal, verdict_text
+from amp_rewrite.reporting.page import Evidence
 from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
@@ -65,13 +65,13 @@ def carry_out(job: RewriteJob, *, is_dry: bool = False) -> Callable[[], None]:
     if is_dry:
         analysis = job.plan()
         if files.html is not None:
-            html_file.write(pages.of_plan(job.model, analysis), files.html)
+            page.write(pages.of_plan(job.model, analysis), files.html)
         return partial(_print_plan, job, analysis)
     outcome = job.run()
     if files.html is not None:
         result = outcome.result
-        page = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
-        html_file.write(page, files.html)
+        shown = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
+        page.write(shown, files.html)
     return partial(_print_result, job, *_settled(job, outcome))
 
 
@@ -85,13 +85,12 @@ def _save_plan(path: Path, analysis: Analysis) -> None:
 def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:
     """Collect the verdict with its blame, and observed magnitudes."""
     measurements = Evidence(
-        observed=job.seen or {},
+        magnitudes=page.magnitudes(job.seen),
         notes=tuple(outcome_lines(outcome, job.options.io)),
     )
-    blamed = job.blame(outcome, per_node=True)
+    blamed = job.blame(outcome, for_page=True)
     if blamed.verdict is not None:
-        observed = job.seen or job.observe(blamed.verdict)
-        return replace(measurements, verdict=blamed.verdict, observed=observed)
+        return replace(measurements, verdict=blamed.verdict)
     reason = in_flags(blamed.unverified)
     explanation = reason if reason == NOTHING_CHANGED else f"not compared with the original: {reason}"
     return replace(measurements, unverified=explanation)
@@ -165,7 +164,7 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
 
 def before_speed(report: Report) -> Report:
     """Return the report without the warning that half does not pay, which the conclusion says again."""
-    said = [] if report.gated else [*map(in_flags, frozen_analysis.warnings(report.prediction, gated=False))]
+    said = [] if report.gated else [*map(in_flags, sentences.slowness(report.prediction, gated=False))]
     return replace(report, warnings=tuple(each for each in report.warnings if in_flags(each) not in said))
 
 
@@ -173,7 +172,7 @@ def speed(report: Report) -> list[str]:
     """Return the predicted speed in a sentence of the conclusion; empty without one."""
     if report.prediction is None or report.gated:
         return []
-    return [in_flags(summary.speed(report.prediction))]
+    return [in_flags(sentences.speed(report.prediction))]
 
 
 def _story(outcome: Outcome) -> Iterator[SummaryLine]:

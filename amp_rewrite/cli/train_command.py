@@ -27,7 +27,7 @@ from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import CASTING
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
-from amp_rewrite.reporting import html_file, summary, terminal
+from amp_rewrite.reporting import page, summary, terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
@@ -96,8 +96,7 @@ def train(
         extras = {"training": step.to_json(), "comparison": _comparison_json(compared)}
         writing.write_json({"model": str(model), **report.to_json(), **extras}, files.json_)
     if written is not None and files.html is not None:
-        page = pages.of_step(model, report, step, _sentence(compared), Path(written))
-        html_file.write(page, files.html)
+        page.write(pages.of_step(model, report, step, _sentence(compared), Path(written)), files.html)
     written = staging.current().commit(written)
     if written is not None:
         terminal.print_summary(console, rewrite_output.before_speed(report), str(written))

@@ -16,6 +16,8 @@ from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
 from amp_rewrite.colouring.pins import restricted_units, rulings
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
 from amp_rewrite.policy.options import Level, Options, Pins
@@ -164,8 +166,8 @@ def _force_all(entry: Entry, op_type: str) -> Entry:
 
 
 _ALLOW_LIST_ONLY = "not on the allow list, and only that is asked for"
+_CASTS = having(Trait.CASTS) | {"BitCast"}
 _ALL_FORCED = "everything that the types allow is forced"
-_CASTS = frozenset(("Cast", "CastLike", "BitCast"))
 _LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
     Level.DEFAULT: lambda entry, _: entry,
     Level.TENSOR_CORES_ONLY: _tensor_cores_only,

@@ -1,17 +1,27 @@
-"""The FLOPs of every node in one run of a model; a node in a body counts as often as the body runs."""
+"""The FLOPs of every node in one run of a model; a node in a body counts as often as the body runs.
+
+The catalogue has a formula, or a count by element: data movement counts nothing; a normalisation, a softmax
+or an interpolation a small constant; a reduction one for each element that it reads. Integer arithmetic
+counts only in quantised products.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.costs import flop_formulas
 from amp_rewrite.model import concrete_shapes
 from amp_rewrite.model.concrete_shapes import ValueShapes
+from amp_rewrite.model.node_inference import Shape
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.flops import Ports
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims
 
 Flops = Mapping[ir.Node, int | None]
@@ -81,7 +91,7 @@ class _Counter:
     def cost(self, graph: ir.Graph) -> int:
         total = 0
         for node in graph:
-            self._once[node] = flop_formulas.of_node(node, self.shapes.of, floats=self._has_floats(node))
+            self._once[node] = of_node(node, self.shapes.of, floats=self._has_floats(node))
             total += self._once[node] or 0
             bodies = control_flow.bodies(node)
             costs = [self.cost(body) * (self.shapes.trip_counts.get(body) or 1) for body in bodies]
@@ -116,3 +126,30 @@ class _Counter:
 
 def _is_if(node: ir.Node) -> bool:
     return node.op_type == "If" and not node.domain
+
+
+def of_node(
+    node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None], *, floats: bool
+) -> int | None:
+    """Return the FLOPs of one run of a node without its bodies; None when they are unknown.
+
+    `floats` holds if the node has float inputs or outputs: without any, only a quantised product counts.
+    """
+    record = record_of(node)
+    is_integer = record.traits & Trait.CONVERTS and callable(record.flops)
+    if record.flops == 0 or not (floats or is_integer):
+        return 0
+    if record.flops is None or node.domain not in ("", CONTRIB):
+        return None
+    ports = Ports(
+        {port: shape_of(value) for port, value in enumerate(node.inputs) if value is not None},
+        [shape_of(value) for value in node.outputs],
+        {name: each.value for name, each in node.attributes.items() if not each.is_ref()},
+    )
+    try:
+        if callable(record.flops):
+            return record.flops(ports)
+        reads = record.traits & Trait.REDUCES
+        return record.flops * math.prod(ports.input(0) if reads else ports.output())
+    except (LookupError, ValueError, TypeError, ZeroDivisionError):
+        return None  # a shape is unknown, or has fewer dimensions than the operator requires

@@ -66,9 +66,13 @@ def _is_vector(value: ir.Value | None) -> bool:
     return shape is not None and len(shape) == 1
 
 
-_X = var("x")
-_CENTRED = part("centring", op("Sub", _X, op("ReduceMean", _X, where=_averages_last)))
-_WEIGHTED = op("Mul", either(_norm(_CENTRED), _norm(_X)), fits(_is_vector))
+def _weighted() -> Pattern:
+    x = var("x")
+    centred = part("centring", op("Sub", x, op("ReduceMean", x, where=_averages_last)))
+    return op("Mul", either(_norm(centred), _norm(x)), fits(_is_vector))
+
+
+_WEIGHTED = _weighted()
 _PASSED = frozenset(("Cast", "Identity"))
 
 

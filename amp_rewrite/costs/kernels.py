@@ -8,7 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
-from amp_rewrite.costs import flop_formulas
+from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.tensor_sizes import Sizes
 from amp_rewrite.model import constants
 from amp_rewrite.model.operator_calls import record_of
@@ -177,7 +177,7 @@ class _Measure:
             value is not None and self._sizes.shape(value) is None for value in node.inputs
         ):
             return 2 * CONTRACTED * output_elements, 0
-        flops = flop_formulas.of_node(node, self._sizes.shape, floats=True)
+        flops = flop_count.of_node(node, self._sizes.shape, floats=True)
         return (
             (2 * CONTRACTED * output_elements, 0)
             if flops is None

@@ -14,9 +14,11 @@ from amp_rewrite import arguments
 from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema, shape_inference
 from amp_rewrite.onnx_types.element_types import Layouts, Types, element_type_name
-from amp_rewrite.operators.catalogue import CASTS, has_arithmetic
+from amp_rewrite.operators.catalogue import has_arithmetic
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup
@@ -311,9 +313,13 @@ def _nodes(flop_count: FlopCount, casts: Container[ir.Node]) -> Iterator[NodeCov
             )
 
 
+def _is_cast(node: ir.Node) -> bool:
+    return bool(record_of(node).traits & Trait.CASTS)
+
+
 def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
     for graph in traversal.graphs(flop_count.model.graph):
-        for node in (node for node in graph if (node.domain, node.op_type) in CASTS):
+        for node in filter(_is_cast, graph):
             before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
             if before is None or after is None or not _is_between(before, after):
                 continue
@@ -368,9 +374,7 @@ def _used_in(value: ir.Value, own: Precision, types: Types) -> Precision:
     consumers = {use.node for use in value.uses()}
     if own is not Precision.FULL or value.is_graph_output() or not consumers:
         return own
-    to_half = (
-        (node.domain, node.op_type) in CASTS and _is_half(node.outputs[0], types) for node in consumers
-    )
+    to_half = (_is_cast(node) and _is_half(node.outputs[0], types) for node in consumers)
     return Precision.HALF if all(to_half) else own
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,7 @@ from amp_rewrite.files import reading
 from amp_rewrite.model import writing
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.operators.catalogue import names as names_of
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
@@ -169,22 +170,29 @@ def _required(
 
 
 def _against(coverage: Coverage, baseline: Baseline, rules: CoverageRules) -> Iterator[RuleResult]:
+    """Yield the totals, and every operator that computes; each node is named once, at its operator."""
     if dict(baseline.dims) != dict(coverage.dims):
         raise OptionError(
             f"counted with other dimensions ({_dims(baseline.dims)}) than now ({_dims(coverage.dims)})",
             where=rules.baseline or "",
             remedy="give the same `dims`, or write a new one with `coverage_rules.save_baseline`",
         )
-    shares = {"flops": baseline.flops, "nodes": baseline.nodes, "weights": baseline.weights}
-    for what, before in ((what, counts.share) for what, counts in shares.items()):
-        if before is not None:
-            note = f", {percent(before)} before"
-            yield _share_of(coverage, what, f"baseline {what}", before - rules.tolerance, note)
-    for operator, before in ((name, row.nodes.share) for name, row in baseline.operators.items()):
+    operators = {name: row.nodes.share for name, row in baseline.operators.items() if name not in MOVERS}
+    rows = list[RuleResult]()
+    for operator, before in operators.items():
         if before is not None:
             nodes = [node for node in coverage.node_list if node.operator == operator]
             rule, note = f"baseline {operator}", f", {percent(before)} before"
-            yield _required(nodes, operator, rule, before - rules.tolerance, rules, note)
+            rows.append(_required(nodes, operator, rule, before - rules.tolerance, rules, note))
+    named = {name for row in rows for name in row.nodes}
+    for what, before in (("flops", baseline.flops), ("nodes", baseline.nodes), ("weights", baseline.weights)):
+        if before.share is not None:
+            note = f", {percent(before.share)} before"
+            total = _share_of(coverage, what, f"baseline {what}", before.share - rules.tolerance, note)
+            again = set[str]() if what == "weights" else named
+            yield replace(total, nodes=tuple(name for name in total.nodes if name not in again))
+            named.update(total.nodes)
+    yield from rows
 
 
 def _result(rule: str, ok: bool, finding: str, nodes: Sequence[str]) -> RuleResult:

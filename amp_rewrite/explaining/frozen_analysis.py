@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite import arguments
@@ -20,7 +20,7 @@ from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.costs import flop_count
-from amp_rewrite.costs.model_costs import Prediction, Prices, RunTime
+from amp_rewrite.costs.model_costs import Prices
 from amp_rewrite.explaining import cases, causes, sentences, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import staging
@@ -60,81 +60,11 @@ def counted(report: Report, painting: Painting, before: Held) -> Report:
     )
 
 
-# Predicted times, in words.
-
-PREDICTED = "predicted, not measured"
-
-
-def summary(times: Prediction) -> str:
-    """Return the speedup of a result over float32 and over all half, with its launches and Casts."""
-    speeds = f"{times.speedup:.2f}x float32 and {times.of_everything:.2f}x everything in {times.half}"
-    return f"{speeds} on {times.device}{at_sizes(times)}, {_launches(times.result)} ({PREDICTED})"
-
-
-def _launches(run: RunTime) -> str:
-    casts = "a Cast" if run.casts == 1 else "Casts"
-    return f"{plural(run.launches, 'launch')}, {run.casts:,} of them {casts}"
-
-
 def of_job(prices: Priced, options: Options) -> tuple[str, ...]:
     """Return the warning that half is predicted not to pay; for a browser's runtime only with `gate`."""
     if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
         return ()  # times are predicted for CUDA
-    return warnings(prices.prediction, gated=prices.gated)
-
-
-def warnings(prediction: Prediction | None, *, gated: bool) -> tuple[str, ...]:
-    """Return the warning that half is predicted not to pay, if it is: none for less than the speed shows."""
-    if prediction is None or not (is_worth_saying(prediction) or (gated and prediction.is_slower)):
-        return ()
-    speed = f"predicted speed {prediction.speedup:.2f}x float32 on {prediction.device}{at_sizes(prediction)}"
-    return (f"{speed}{why_slower(prediction)}; {_GATED if gated else REMEDY}",)
-
-
-def is_worth_saying(prediction: Prediction) -> bool:
-    """Return whether half gains nothing, by more than the speed shows to one decimal place."""
-    return prediction.is_slower and (rounded_speed(prediction) != "1.0" or not prediction.fast_half)
-
-
-_GATED = "nothing becomes half (`Options.gate`)"
-REMEDY = "`Options.gate` leaves such a model as it is"
-
-
-def rounded_speed(prediction: Prediction) -> str:
-    """Return the predicted speedup to one decimal place."""
-    return f"{prediction.speedup:.1f}"
-
-
-def at_sizes(prediction: Prediction) -> str:
-    """Return the sizes of a prediction with " at " before them; empty without sizes."""
-    if not prediction.sizes:
-        return ""
-    notes = ", ".join(size_notes(prediction))
-    return f" at {prediction.sizes} ({notes})" if notes else f" at {prediction.sizes}"
-
-
-def size_notes(prediction: Prediction) -> Iterator[str]:
-    """Return the origins of the sizes of a prediction."""
-    origin = f"sizes {prediction.sizes_from}" if prediction.sizes_from else ""
-    open_sizes = (
-        f"{'other' if origin else 'open'} sizes count as {prediction.open_size}"
-        if prediction.open_size
-        else ""
-    )
-    return filter(None, (origin, open_sizes))
-
-
-def why_slower(prediction: Prediction) -> str:
-    """Return why half gains nothing, behind a colon: a device without fast half, or Casts and copies; empty
-    without any.
-    """
-    if not prediction.fast_half:
-        return f": it computes {prediction.half} no faster than float32"
-    run = prediction.result
-    parts = [plural(run.casts, "Cast")] if run.casts else []
-    parts += [plural(run.copies, "copy")] if run.copies else []
-    verb = "costs" if run.casts + run.copies == 1 else "cost"
-    return f": {' and '.join(parts)} {verb} more time than half saves" if parts else ""
+    return sentences.slowness(prices.prediction, gated=prices.gated)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from amp_rewrite.bounds.given import InputRange, Source
 from amp_rewrite.bounds.unit_ranges import Knowledge, RangeCounts, UnitRange
 from amp_rewrite.colouring.painting import Colour, Rule
+from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.explaining.causes import RootCause, Suggestion
+from amp_rewrite.policy import devices
 from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.reasons import authority_in_words, in_words
@@ -154,6 +156,77 @@ def size(count: int) -> str:
         return f"{count} B"
     power = min(int(math.log10(count)) // 3, 4)
     return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+# Predicted times.
+
+
+def speed(times: Prediction, *, gated: bool = False) -> str:
+    """Return the predicted speed relative to float32; if half does not pay, with the reason and the remedy,
+    or that the gate leaves such a model as it is.
+    """
+    is_even, device = _rounded(times) == "1.0", times.device
+    speed = "about as fast as float32" if is_even else f"about {_rounded(times)} times as fast as float32"
+    if times.speedup <= 1 and not is_even:
+        speed = f"{times.half} does not pay: {speed}"
+    if device in devices.BY_NAME:
+        device = f"{'a' if device == devices.T4.name else 'an'} {device.upper()}"
+    at = f"predicted at {times.sizes}" if times.sizes else "predicted"
+    speed = f"{speed} on {device} ({', '.join((at, *_size_notes(times)))})"
+    if not (gated or does_not_pay(times)):
+        return speed
+    return f"{speed}{_why_slower(times)}; {_GATED if gated else _REMEDY}"
+
+
+def speeds(times: Prediction) -> str:
+    """Return the predicted speedups over float32 and over all half, with the launches and Casts."""
+    factors = f"{times.speedup:.2f}x float32 and {times.of_everything:.2f}x everything in {times.half}"
+    notes = ", ".join(_size_notes(times))
+    sizes = f" at {times.sizes}{f' ({notes})' if notes else ''}" if times.sizes else ""
+    launches, casts = times.result.launches, times.result.casts
+    of_casts = f"{plural(launches, 'launch')}, {casts:,} of them {'a Cast' if casts == 1 else 'Casts'}"
+    return f"{factors} on {times.device}{sizes}, {of_casts} (predicted, not measured)"
+
+
+def slowness(times: Prediction | None, *, gated: bool) -> tuple[str, ...]:
+    """Return the warning that half is predicted not to pay, if it is: none for less than the speed shows."""
+    if times is None or not (does_not_pay(times) or (gated and times.is_slower)):
+        return ()
+    return (speed(times, gated=gated),)
+
+
+def does_not_pay(times: Prediction) -> bool:
+    """Return whether half gains nothing, by more than the speed shows to one decimal place."""
+    return times.is_slower and (_rounded(times) != "1.0" or not times.fast_half)
+
+
+_GATED = "nothing becomes half (`Options.gate`)"
+_REMEDY = "`Options.gate` leaves such a model as it is"
+
+
+def _rounded(times: Prediction) -> str:
+    return f"{times.speedup:.1f}"
+
+
+def _size_notes(times: Prediction) -> Iterator[str]:
+    """Yield the origins of the sizes of a prediction."""
+    if times.sizes_from:
+        yield f"sizes {times.sizes_from}"
+    if times.open_size:
+        yield f"{'other' if times.sizes_from else 'open'} sizes count as {times.open_size}"
+
+
+def _why_slower(times: Prediction) -> str:
+    """Return why half gains nothing, behind a colon: a device without fast half, or Casts and copies; empty
+    without any.
+    """
+    if not times.fast_half:
+        return f": it computes {times.half} no faster than float32"
+    run = times.result
+    parts = [plural(run.casts, "Cast")] if run.casts else []
+    parts += [plural(run.copies, "copy")] if run.copies else []
+    verb = "costs" if run.casts + run.copies == 1 else "cost"
+    return f": {' and '.join(parts)} {verb} more time than half saves" if parts else ""
 
 
 # Changes to a model's form before any decision, in sentences.

@@ -158,7 +158,8 @@ class _ShapePropagation:
         if any(operand is not None and operand.data is None for operand in reads):
             return False
         shapes = [node_inference.proto_shape(self.types.get(value)) for value in node.outputs if value.name]
-        return _is(node, *_DATA_DEPENDENT) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
+        counts = record_of(node).traits & Trait.COUNTS  # never much more than there is
+        return bool(counts) or all(s is not None and math.prod(s) <= SMALL for s in shapes)
 
     def _control(self, node: ir.Node, bindings: tuple[control_flow.Binding, ...]) -> None:
         flow = _control_flow_of(node, self._read)
@@ -199,10 +200,6 @@ def _is_small(dtype: ir.DataType, count: int) -> bool:
 
 def _is(node: ir.Node, *operators: str) -> bool:
     return not node.domain and node.op_type in operators
-
-
-_DATA_DEPENDENT = ("NonZero", "Compress", "Unique")
-"""Operators whose output size depends on the contents of their input, and is never much larger than it."""
 
 
 # How often the bodies of If, Loop and Scan run, and the shapes of values that enter and leave them.

@@ -6,7 +6,7 @@ provider has only a float32 kernel for that, but half kernels for each of the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -15,6 +15,7 @@ from amp_rewrite.model.traversal import every_node, graphs
 from amp_rewrite.model.unique_names import UniqueNames
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types, schema
+from amp_rewrite.operators import catalogue
 from amp_rewrite.policy.targets import Target
 
 _FUSED = ("com.microsoft", "FusedConv")
@@ -33,7 +34,7 @@ def decompose(model: ir.Model, target: Target, half: Half) -> None:
     fused_convs = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
     names = UniqueNames(graphs(model.graph))
     for node in fused_convs:
-        if schema.text(node, "activation") in _ACTIVATIONS:
+        if _parameters(node) is not None:
             parts = list(_parts(node, versions(""), names))
             graph_edits.replace(node, parts, parts[-1].outputs[0])
 
@@ -48,7 +49,7 @@ def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
         add = _part("Add", [last, residual], [], node, names)
         yield add
         last = _output(add, node, "sum", names)
-    yield from _ACTIVATIONS[schema.text(node, "activation")](node, last, opset, names)
+    yield from _activation(node, last, opset, names)
 
 
 def _part(
@@ -68,43 +69,27 @@ def _output(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir
     return value
 
 
-Activate = Callable[[ir.Node, ir.Value, int, UniqueNames], Iterator[ir.Node]]
-"""A function that yields the nodes of an activation; the last output replaces that of the fused node."""
-
-
-def _plain(*parameters: str) -> Activate:
-    """Return an activation of one node, with its parameters as attributes of these names."""
-
-    def activate(node: ir.Node, last: ir.Value, _: int, names: UniqueNames) -> Iterator[ir.Node]:
-        pairs = zip(parameters, schema.numbers(node, "activation_params"), strict=False)
-        own = [ir.AttrFloat32(*each) for each in pairs]
-        yield _part(schema.text(node, "activation"), [last], own, node, names)
-
-    return activate
-
-
-def _clip(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
-    """Yield a Clip, whose bounds are attributes before opset 11, and inputs since."""
-    if opset < _BOUNDS_ARE_INPUTS:
-        yield from _plain("min", "max")(node, last, opset, names)
+def _activation(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
+    """Yield an activation; the bounds of a Clip are attributes before opset 11, and inputs since."""
+    operator = schema.text(node, "activation")
+    numbers = schema.numbers(node, "activation_params")
+    parameters = list(zip(_parameters(node) or (), numbers, strict=False))
+    if operator != "Clip" or opset < _BOUNDS_ARE_INPUTS:
+        yield _part(operator, [last], [ir.AttrFloat32(*each) for each in parameters], node, names)
         return
     bounds: list[ir.Value] = []
-    for name, value in zip(("min", "max"), schema.numbers(node, "activation_params"), strict=False):
+    for name, value in parameters:
         constant = names.constant(node.outputs[0], name, ir.tensor(value, ir.DataType.FLOAT))
         bounds.append(constant.outputs[0])
         yield constant
-    yield _part("Clip", [last, *bounds], [], node, names)
+    yield _part(operator, [last, *bounds], [], node, names)
+
+
+def _parameters(node: ir.Node) -> tuple[str, ...] | None:
+    """Return the parameters of the activation that onnxruntime fused (ConvActivationFusion), in order; None
+    for another one.
+    """
+    return catalogue.find("", schema.text(node, "activation")).activation
 
 
 _BOUNDS_ARE_INPUTS = 11
-
-
-_ACTIVATIONS: Mapping[str, Activate] = {
-    "Relu": _plain(),
-    "Sigmoid": _plain(),
-    "Tanh": _plain(),
-    "LeakyRelu": _plain("alpha"),
-    "HardSigmoid": _plain("alpha", "beta"),
-    "Clip": _clip,
-}
-"""The activations that onnxruntime fuses (ConvActivationFusion), with their parameters in order."""

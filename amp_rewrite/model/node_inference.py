@@ -19,7 +19,8 @@ from onnx import defs
 
 from amp_rewrite.onnx_types import schema as schemas
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
-from amp_rewrite.operators.catalogue import names
+from amp_rewrite.operators.catalogue import find, names
+from amp_rewrite.operators.flops import matrix
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.process import startup, worker, worker_process
 
@@ -104,22 +105,6 @@ def outputs(node: ir.Node, inputs: InputShapes) -> tuple[Shape | None, ...]:
     return (*output_shapes, *nothing)[: len(node.outputs)]
 
 
-def matrix(a: Shape, b: Shape, node: ir.Node) -> Shape:
-    """Return the shape of a matrix product, respecting FusedMatMul's transposition flags."""
-    if len(a) == 1:
-        return matrix((1, *a), b, node)[1:]  # a vector is a matrix of one row, which is removed again
-    if len(b) == 1:
-        return matrix(a, (*b, 1), node)[:-1]
-    a, b = _transposed_shape(a, node, "A"), _transposed_shape(b, node, "B")
-    return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
-
-
-def _transposed_shape(shape: Shape, node: ir.Node, which: str) -> Shape:
-    if schemas.integer(node, f"transBatch{which}"):
-        shape = (*shape[1:-1], shape[0], shape[-1])
-    return (*shape[:-2], shape[-1], shape[-2]) if schemas.integer(node, f"trans{which}") else shape
-
-
 def _first(_: ir.Node, inputs: InputShapes) -> InputShapes:
     return [inputs[0]]
 
@@ -140,7 +125,7 @@ def _broadcast(*ports: int) -> Callable[[ir.Node, InputShapes], InputShapes]:
 
 def _matmul(node: ir.Node, inputs: InputShapes) -> InputShapes:
     a, b = inputs[0], inputs[1]
-    return [] if a is None or b is None else [matrix(a, b, node)]
+    return [] if a is None or b is None else [matrix(a, b, functools.partial(schemas.integer, node))]
 
 
 def _packed(node: ir.Node, inputs: InputShapes) -> InputShapes:
@@ -228,14 +213,15 @@ def _qgemm(node: ir.Node, inputs: InputShapes) -> InputShapes:
 
 LIKE_FIRST = names(lambda each: each.traits & Trait.LIKE_FIRST, CONTRIB)
 """Operators whose first output has the shape of the first input."""
+SUMS = names(lambda each: each.norm and len(each.norm.data) > 1, CONTRIB)
+"""Norms of a sum, which is their fourth output."""
 MATMULS = """FusedMatMul FusedMatMulActivation TransposeMatMul DynamicQuantizeMatMul MatMulInteger16
 MatMulIntegerToFloat""".split()
 """Contrib operators with the inputs and the output shape of a MatMul."""
 
 _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
     **dict.fromkeys(LIKE_FIRST, _first),
-    "SkipLayerNormalization": _skip,
-    "SkipSimplifiedLayerNormalization": _skip,
+    **dict.fromkeys(SUMS, _skip),
     "QLinearAdd": _broadcast(0, 3),
     "QLinearMul": _broadcast(0, 3),
     "QLinearWhere": _broadcast(0, 1, 4),
@@ -259,16 +245,7 @@ _RULES: dict[str, Callable[[ir.Node, InputShapes], InputShapes]] = {
 def standard(node: ir.Node) -> str:
     """Return the ONNX operator with the inputs and shapes of a contrib node; empty where there is none."""
     own = node.domain == CONTRIB and not schemas.integer(node, "channels_last")
-    return _STANDARD.get(node.op_type, "") if own else ""
-
-
-_STANDARD = {
-    "FusedConv": "Conv",
-    "FusedGemm": "Gemm",
-    "QLinearConv": "QLinearConv",
-    "GridSample": "GridSample",
-    "DynamicQuantizeLSTM": "LSTM",
-}
+    return find(node.domain, node.op_type).like if own else ""
 
 
 Array = NDArray[np.generic]

@@ -20,13 +20,12 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from amp_rewrite.model.constants import dims, numbers, stored_as
-from amp_rewrite.operators.catalogue import REARRANGES, SELECTS, having
+from amp_rewrite.operators.catalogue import OF_SIZES, REARRANGES, SELECTS, having
 from amp_rewrite.operators.record import Trait
 
 # Queries of nodes and values for patterns.
 
 _COPIES = frozenset(("Cast", "Identity"))
-_COUNT = frozenset("Add Cast Div Gather Identity Max Mul ReduceProd Slice Squeeze Sub Unsqueeze".split())
 _LAST = 2**31 - 1
 """The least end of a Slice that reaches the end of any axis."""
 
@@ -43,10 +42,7 @@ def effective_op(node: ir.Node) -> str:
         return node.op_type
     # An attribute by reference is declared by the caller of the function.
     declared = "add" if reduction.is_ref() else reduction.as_string()
-    return _REDUCTIONS.get(declared, node.op_type)
-
-
-_REDUCTIONS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
+    return node.op_type if declared == "none" else declared.capitalize()
 
 
 def operands(node: ir.Node) -> tuple[ir.Value, ...]:
@@ -146,10 +142,10 @@ def is_of_sizes(value: ir.Value | None) -> bool:
         if scalar(value) is not None or value in reached:
             continue
         node = value.producer() if value is not None else None
-        if value is None or node is None or not is_default(node, "Shape", "Size", *_COUNT):
+        if value is None or node is None or not is_default(node, "Shape", "Size", *OF_SIZES):
             return False
         reached.add(value)
-        if node.op_type in _COUNT:
+        if node.op_type in OF_SIZES:
             waiting += [node.inputs[0], *(each for each in node.inputs[1:] if stored_as(each) is None)]
     return True
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.operators.catalogue import ARITHMETIC, CONTROL_FLOW, find, having, moving
-from amp_rewrite.operators.record import Move, Trait
+from amp_rewrite.operators.catalogue import OF_SIZES, find, having
+from amp_rewrite.operators.record import Role, Trait
 from amp_rewrite.policy.node_patterns import matcher
 from amp_rewrite.policy.options import IOTypes, Options
 
@@ -125,13 +125,13 @@ def _only_counts(value: ir.Value, types: Types) -> bool:
         if value.is_graph_output():
             return False
         for node, port in value.uses():
-            kind = types.get(node.outputs[0])
+            kind, record = types.get(node.outputs[0]), find(node.domain, node.op_type)
             is_integer = (
                 kind is not None and kind.dtype.is_integer() and not node.op_type.endswith("QuantizeLinear")
             )
-            ends = not node.domain and (is_integer or (node.op_type, port) in _SIZES)
+            ends = not node.domain and (is_integer or record.roles.get(port) is Role.SCALE)
             counts = counts or ends
-            if ends or find(node.domain, node.op_type).traits & Trait.COMPARES:
+            if ends or record.traits & Trait.COMPARES:
                 continue
             if node.domain or node.op_type not in _REACH_SIZES:
                 return False
@@ -140,13 +140,7 @@ def _only_counts(value: ir.Value, types: Types) -> bool:
     return counts
 
 
-_SIZES = frozenset((("Resize", 2), ("Upsample", 1)))
-_REACH_SIZES = (
-    moving(*Move) - CONTROL_FLOW
-    | ARITHMETIC
-    | having(Trait.AVERAGES)
-    | frozenset(("Reciprocal", "ReduceProd"))
-)
+_REACH_SIZES = OF_SIZES | having(Trait.AVERAGES)
 
 
 def matching(pattern: str, names: Collection[str]) -> Collection[str]:

@@ -18,8 +18,7 @@ import onnx_ir as ir
 from amp_rewrite.model import constants
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.operators.catalogue import keeps_rank
-from amp_rewrite.operators.record import Trait
+from amp_rewrite.operators.record import Role, Trait
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def find_transposed(nodes: Iterable[ir.Node]) -> Collection[ir.Value]:
         visited[step] = None
         for node, port in value.uses():
             if carries(node, port):
-                moves = is_moved or _moves_first(node) or node.op_type in _AXES
+                moves = is_moved or _moves_first(node) or _changes_axes(node)
                 steps.extend((output, moves) for output in node.outputs)
     return dict.fromkeys(value for value, is_moved in visited if is_moved)
 
@@ -77,7 +76,8 @@ def rank(value: ir.Value | None) -> int | None:
             return _number_of_sizes(node)
         if _turns(node) and (order := _perm(node)):
             return len(order)
-        value = node.inputs[0] if record_of(node).move and keeps_rank(node.op_type) else None
+        record = record_of(node)
+        value = node.inputs[0] if record.move and record.traits & Trait.KEEPS_RANK else None
     return None
 
 
@@ -91,14 +91,12 @@ def sources(value: ir.Value) -> Iterator[ir.Value]:
 
 _PRODUCTS = {"": ("MatMul",), "com.microsoft": ("FusedMatMul",)}
 _OPERANDS = 2
-_ALL = frozenset("Concat Max Min".split())
-_FIRST = frozenset(
-    """Cast Dropout Expand Identity Pad ReduceMax ReduceMin Reshape Slice Split Squeeze Tile Transpose
-    Unsqueeze""".split()
-)
-"""Operators that onnxruntime removes or moves Transposes past: at any input (_ALL), or at the first."""
-_AXES = frozenset("ReduceMax ReduceMin Squeeze Unsqueeze".split())
-"""Operators that remove or add axes, after which the second axis may be the first."""
+
+
+def _changes_axes(node: ir.Node) -> bool:
+    """Return whether a node removes or adds axes, so that the second axis may become the first."""
+    record = record_of(node)
+    return bool(record.ports(Role.AXES)) and not record.traits & Trait.KEEPS_RANK
 
 
 def carries(node: ir.Node, port: int) -> bool:
@@ -112,7 +110,7 @@ def carries(node: ir.Node, port: int) -> bool:
     if node.op_type == "Reshape" and port == 0:
         before, after = rank(node.inputs[0]), {rank(node.outputs[0]), _number_of_sizes(node)} - {None}
         return before is None or after <= {before}
-    return node.op_type in _ALL or (node.op_type in _FIRST and port == 0)
+    return bool(record.traits & Trait.TURNS) and port in record.carries
 
 
 def _number_of_sizes(reshape: ir.Node) -> int | None:

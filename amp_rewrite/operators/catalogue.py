@@ -6,14 +6,24 @@ import functools
 from collections.abc import Callable
 
 from amp_rewrite.operators import elementwise, movement, norms, products, reductions
-from amp_rewrite.operators.record import Move, Operator, Trait, merge
+from amp_rewrite.operators.record import Move, Operator, Trait, marked, merge
 
-CATALOGUE = merge(
-    elementwise.OPERATORS,
-    movement.OPERATORS,
-    reductions.OPERATORS,
-    norms.OPERATORS,
-    products.OPERATORS,
+CATALOGUE = marked(
+    merge(
+        elementwise.OPERATORS,
+        movement.OPERATORS,
+        reductions.OPERATORS,
+        norms.OPERATORS,
+        products.OPERATORS,
+    ),
+    """
+    Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh CumSum DepthToSpace Div Einsum Elu Erf Exp EyeLike
+    Floor Gelu Gemm HardSigmoid Hardmax LeakyRelu Log LogSoftmax MatMul Mean Mul Neg PRelu Pad Pow Range
+    Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
+    ReduceSum ReduceSumSquare Relu Resize Selu Sigmoid Sin Sinh Softmax Softplus Softsign SpaceToDepth Sqrt
+    Sub Sum Tan Tanh Tile Trilu Upsample Where
+    """,
+    Trait.FLOAT_ON_CPU,
 )
 UNKNOWN = Operator()
 
@@ -49,17 +59,16 @@ JOINS = moving(Move.JOINS)
 CONTROL_FLOW = moving(Move.CONTROLS)
 MOVERS = moving(*Move) - {"Cast", "Clip"}
 """Operators whose outputs hold values of their inputs and no others, in their type."""
-ARITHMETIC = having(Trait.ARITHMETIC)
-PRODUCTS = having(Trait.MULTIPLIES)
-RECURRENT = having(Trait.RECURRENT)
 BOUNDED = names(lambda each: each.limits) - {"Exp"}
 """Operators with results in [-1, 1] for any operand."""
 SAME_ELEMENTS = REARRANGES - having(Trait.REPEATS | Trait.CONVERTS | Trait.DRAWS)
 """Operators whose output has each element of the input once."""
 EXACT = MOVERS | having(Trait.EXACT)
 """Operators whose outputs are numbers of a half type where their inputs are."""
-KEEPING_ZERO = REARRANGES | {"Neg"}
+KEEPING_ZERO = REARRANGES | having(Trait.KEEPS_ZERO)
 """Operators of ONNX whose output is zero if their first input is."""
+OF_SIZES = moving(*Move) - CONTROL_FLOW | having(Trait.ARITHMETIC) | {"Reciprocal", "ReduceProd"}
+"""Operators by which a graph computes sizes and positions."""
 
 
 LARGEST_MASK_SCALE = 64.0
@@ -79,23 +88,8 @@ LARGEST_ZERO = 1 << 24
 """The largest number of elements of a constant that is read to see whether it is zero."""
 
 
-def broadcasts(name: str) -> bool:
-    """Return whether the operands of one of ONNX's operators broadcast."""
-    traits = find("", name).traits
-    return bool(traits & Trait.ELEMENTWISE) and not traits & (Trait.LIKE_FIRST | Trait.RANKED)
-
-
-def keeps_rank(name: str) -> bool:
-    """Return whether the first output of one of ONNX's operators has the rank of the first input."""
-    return bool(find("", name).traits & (Trait.LIKE_FIRST | Trait.RANKED))
-
-
 def has_arithmetic(domain: str, name: str) -> bool:
     """Return whether an operator computes with floats: no conversion, quantised arithmetic, Constant, or
     shape query does.
     """
     return not find(domain, name).traits & Trait.CONVERTS and not name.startswith("QLinear")
-
-
-CASTS = frozenset((("", "Cast"), ("", "CastLike")))
-"""Operators that change the element type and nothing else, with their domains."""

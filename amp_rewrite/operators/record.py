@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from onnx import TensorProto
 
 from amp_rewrite.operators import scaling
+from amp_rewrite.operators.flops import Formula
 from amp_rewrite.operators.scaling import Scaling
 
 Ports = tuple[int, ...] | range
@@ -43,6 +44,8 @@ class Trait(enum.Flag):
     """It computes with numbers element by element, as a graph does with sizes and positions."""
     AVERAGES = enum.auto()
     """It sums elements of the first input with equal weights."""
+    SQUARES = enum.auto()
+    """It adds up squares of the first input."""
     SUMS = enum.auto()
     """It adds up many elements of the first input, or functions of them."""
     REDUCES = enum.auto()
@@ -53,6 +56,10 @@ class Trait(enum.Flag):
     """Its operands may change places."""
     COMPARES = enum.auto()
     """It compares its inputs with each other, or tests one."""
+    ORDERS = enum.auto()
+    """It says which of its inputs is larger."""
+    LOGICAL = enum.auto()
+    """It joins or inverts booleans."""
     MEASURES = enum.auto()
     """It reads the shape of its input, and no element."""
     SOFTMAX = enum.auto()
@@ -67,10 +74,13 @@ class Trait(enum.Flag):
     """Each element of its output is a function of those at its place, which broadcast."""
     POOLS = enum.auto()
     """It takes a mean, a maximum or an interpolation of elements near each place."""
+    INTERPOLATES = enum.auto()
+    """It reads a few elements for each of its output."""
     LIKE_FIRST = enum.auto()
     """Its first output has the shape of its first input."""
     RANKED = enum.auto()
     """Its first output has as many axes as its first input."""
+    KEEPS_RANK = LIKE_FIRST | RANKED
     COUNTS = enum.auto()
     """The size of its output depends on the elements of its inputs."""
     DRAWS = enum.auto()
@@ -83,15 +93,60 @@ class Trait(enum.Flag):
     """Its output has elements of its input several times."""
     CONVERTS = enum.auto()
     """It computes nothing with floats: a conversion, quantised arithmetic, a shape."""
+    CASTS = enum.auto()
+    """It gives elements another type, and does no more."""
+    KEEPS_ZERO = enum.auto()
+    """Its output is 0 where its first input is."""
+    TURNS = enum.auto()
+    """onnxruntime moves a Transpose before it, at an input that it carries, behind it."""
+    FLOAT_ON_CPU = enum.auto()
+    """onnxruntime 1.32's CPU provider has a float32 kernel, and none in float16 (`get_all_opkernel_def`)."""
+
+
+class Role(enum.Enum):
+    """What an input is to an operator."""
+
+    INDEX = "positions in a table"
+    LENGTH = "lengths of sequences"
+    COUNT = "the number of iterations"
+    SHAPE = "the shape of the output"
+    SIZES = "the sizes of the output"
+    SCALE = "the factors of its sizes"
+    PARTS = "the sizes of the parts"
+    ORIGIN = "where to begin"
+    END = "where to end"
+    AXES = "the axes"
+    COORDINATES = "coordinates in pixels, which half cannot tell apart beyond 2048"
+    IMAGE = "an image, if it has four axes"
+    MASK = "booleans that select"
+    SCORES = "the input of a softmax, or what is added to its scores: a mask ends here"
+    STATE = "the initial state"
+    DIVISOR = "the divisor: its relative error counts, however small it is"
+    LOGARITHM = "a logarithm is taken of it: its relative error counts"
+    BASE = "the base of a power: its digits count for an exponent that is negative or no integer"
+    RADICAND = "the square root is taken of it"
+    SHARE = "between 0 and 1"
+    ABOVE_ONE = "at least 1"
+
+
+class Along(enum.Enum):
+    """The axes of the elements of one norm."""
+
+    LAST = "the last one"
+    SPATIAL = "those behind batch and channels"
+    GROUP = "those of a group of channels"
 
 
 class Norm(NamedTuple):
     """The inputs whose sum is divided by the root of its variance or mean square and an attribute epsilon,
-    and those that scale and shift the quotient.
+    and those that scale and shift the quotient. `along` says which elements belong together, `epsilon` is the
+    default of the attribute.
     """
 
     data: tuple[int, ...]
     weights: tuple[int, ...]
+    along: Along = Along.LAST
+    epsilon: float = 1e-5
 
 
 class Typed(NamedTuple):
@@ -124,32 +179,38 @@ class Operator:
     """What is known of one operator.
 
     `move` says how the outputs have elements of the inputs `carries`; `masks` are the inputs through which a
-    mask stays a mask. `scales` is how it scales. `limits` are numbers that outputs approach without reaching
-    them (of an exponential, where it is at most 1). `needs` is the input whose relative error counts, however
-    small its value. `coordinates` are inputs in pixels, which half cannot tell apart beyond 2048. `scores` is
-    the input of a softmax, or the one added to its scores. `bias` is an input that is added to each channel,
-    `channel` the axis of the weights that the output shares. `typed` is the attribute that gives an output
-    its type, `holds` what a container has of the first input. `fuses` is the ONNX operator that a fused one
-    contains. `flops` counts for each element of the first output, or of the first input where it `REDUCES`;
-    None where a formula is needed.
+    mask stays a mask. `roles` says what single inputs are; `tables` has the input that an index is for, if
+    not the first, `chooses` the output with what is selected. `scales` is how it scales. `limits` are numbers
+    that outputs approach without reaching them (of an exponential, where it is at most 1). `bias` is an input
+    that is added to each channel, `channel` the axis of the weights that the output shares. `typed` is the
+    attribute that gives an output its type, `holds` what a container has of the first input. `fuses` is the
+    ONNX operator that a fused one contains, `like` the one with the same inputs and shapes. `activation` has
+    the attributes that a fused product lists of an activation. `flops` counts for each element of the first
+    output, or of the first input where it `REDUCES`, or is a formula; None if they are unknown.
     """
 
     move: Move | None = None
     carries: Ports = ()
     masks: Ports = ()
+    roles: Mapping[int, Role] = field(default_factory=dict[int, Role])
+    tables: Mapping[int, int] = field(default_factory=dict[int, int])
+    chooses: int | None = None
     traits: Trait = Trait.NONE
     scales: Scaling = scaling.pinned
     norm: Norm | None = None
     limits: frozenset[float] = frozenset()
-    needs: int | None = None
-    coordinates: tuple[int, ...] = ()
-    scores: int | None = None
     bias: int | None = None
     channel: int | None = None
     fuses: str = ""
+    like: str = ""
+    activation: tuple[str, ...] | None = None
     typed: Typed | None = None
     holds: Holds | None = None
-    flops: int | None = 1
+    flops: int | Formula | None = 1
+
+    def ports(self, *roles: Role) -> list[int]:
+        """Return the inputs that have one of these roles."""
+        return [port for port, role in self.roles.items() if role in roles]
 
 
 Family = Mapping[tuple[str, str], Operator]
@@ -168,3 +229,12 @@ def merge(*families: Family) -> Family:
     if len(merged) < sum(map(len, families)):
         raise ValueError("an operator stands in two families")
     return merged
+
+
+def marked(operators: Family, names: str, trait: Trait) -> Family:
+    """Return these operators, of which ONNX's with these names have another trait."""
+    wanted = {("", name) for name in names.split()}
+    return {
+        key: replace(record, traits=record.traits | trait) if key in wanted else record
+        for key, record in operators.items()
+    }

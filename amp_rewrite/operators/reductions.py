@@ -1,64 +1,85 @@
 """Reductions, running sums, pools and interpolations."""
 
-from amp_rewrite.operators import scaling
-from amp_rewrite.operators.record import FIRST, MICROSOFT, Move, Trait, family, merge
+from typing import Any
+
+from amp_rewrite.operators import flops, scaling
+from amp_rewrite.operators.flops import Formula
+from amp_rewrite.operators.record import FIRST, MICROSOFT, Family, Move, Role, Trait, family, merge
 from amp_rewrite.operators.scaling import OUT
 
 _LINEAR = scaling.same(0, OUT)
-_PASSES = scaling.positive(_LINEAR)
-_FREE = scaling.positive(scaling.free(0))
-_SUM = Trait.REDUCES | Trait.SUMS
-_POOL = Trait.POOLS | Trait.RANKED
-INTERPOLATED = 8
-"""FLOPs of an interpolated element: four neighbours, a multiply-add each."""
+_PASSES, _FREE = scaling.positive(_LINEAR), scaling.positive(scaling.free(0))
+_LIKE, _MEAN = Trait.LIKE_FIRST, Trait.SUMS | Trait.AVERAGES
+_SHARE, _COORDINATES = frozenset((0.0, 1.0)), {1: Role.COORDINATES}
+_SAMPLED: dict[str, Any] = {"roles": _COORDINATES, "flops": flops.INTERPOLATED}
+
+
+def _reducing(names: str, traits: Trait = Trait.NONE, domain: str = "", **columns: Any) -> Family:
+    return family(names, domain, traits=Trait.REDUCES | traits, **columns)
+
+
+def _pooling(names: str, count: Formula, traits: Trait = Trait.NONE, **columns: Any) -> Family:
+    """Return operators that compute each element from those near its place."""
+    return family(names, traits=Trait.POOLS | Trait.RANKED | traits, flops=count, **columns)
+
+
+def _extreme(names: str, traits: Trait, **columns: Any) -> Family:
+    """Return operators whose outputs are the largest or smallest elements."""
+    return _reducing(names, traits, move=Move.EXTREMES, carries=FIRST, scales=_PASSES, **columns)
+
 
 OPERATORS = merge(
-    family("ReduceMean ReduceSum", traits=_SUM | Trait.AVERAGES, scales=_LINEAR),
-    family("GlobalAveragePool", traits=_SUM | Trait.AVERAGES | Trait.RANKED, scales=_LINEAR),
-    family(
-        "ReduceMax ReduceMin",
-        move=Move.EXTREMES,
-        carries=FIRST,
-        masks=FIRST,
-        traits=Trait.REDUCES,
-        scales=_PASSES,
-    ),
-    family("TopK", move=Move.EXTREMES, carries=FIRST, traits=Trait.REDUCES | Trait.RANKED, scales=_PASSES),
-    family("ReduceL1 ReduceL2", traits=_SUM, scales=_PASSES),
-    family("ReduceSumSquare", traits=_SUM, scales=scaling.linear({OUT: 1, 0: -2})),
-    family("ReduceLogSum ReduceLogSumExp", traits=_SUM),
-    family("ReduceProd", traits=Trait.REDUCES),
-    family("ArgMax ArgMin", traits=Trait.REDUCES, scales=_FREE),
-    family("CumSum", traits=Trait.REDUCES | Trait.SUMS | Trait.LIKE_FIRST, scales=_LINEAR),
-    family("CumProd", traits=Trait.REDUCES | Trait.LIKE_FIRST),
-    family("GlobalMaxPool", traits=Trait.REDUCES | Trait.RANKED, scales=_PASSES),
-    family("GlobalLpPool", traits=_SUM | Trait.RANKED, scales=scaling.rounded(_PASSES)),
-    family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", traits=Trait.REDUCES),
-    family("AveragePool", traits=_POOL | Trait.SUMS | Trait.AVERAGES, scales=_LINEAR, flops=None),
-    family("MaxPool", traits=_POOL | Trait.EXACT, scales=_PASSES, flops=None),
-    family("LpPool", traits=_POOL | Trait.SUMS, scales=scaling.rounded(_PASSES), flops=None),
-    family("QLinearAveragePool NhwcMaxPool", MICROSOFT, flops=None),
-    family("QLinearGlobalAveragePool QLinearReduceMean", MICROSOFT, traits=Trait.REDUCES),
-    family(
+    _reducing("ReduceMean ReduceSum", _MEAN, scales=_LINEAR),
+    _reducing("GlobalAveragePool", _MEAN | Trait.RANKED, scales=_LINEAR),
+    _extreme("ReduceMax ReduceMin", Trait.TURNS, masks=FIRST, roles={1: Role.AXES}),
+    _extreme("TopK", Trait.RANKED, chooses=1),
+    _reducing("ReduceL1", Trait.SUMS, scales=_PASSES),
+    _reducing("ReduceL2", Trait.SUMS | Trait.SQUARES, scales=_PASSES),
+    _reducing("ReduceSumSquare", Trait.SUMS | Trait.SQUARES, scales=scaling.linear({OUT: 1, 0: -2})),
+    _reducing("ReduceLogSum ReduceLogSumExp", Trait.SUMS),
+    _reducing("ReduceProd"),
+    _reducing("ArgMax ArgMin", chooses=0, scales=_FREE),
+    _reducing("CumSum", Trait.SUMS | _LIKE, scales=_LINEAR, roles={1: Role.ORIGIN}),
+    _reducing("CumProd", _LIKE, roles={1: Role.ORIGIN}),
+    _reducing("GlobalMaxPool", Trait.RANKED, scales=_PASSES),
+    _reducing("GlobalLpPool", Trait.SUMS | Trait.RANKED, scales=scaling.rounded(_PASSES)),
+    _reducing("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
+    _reducing("QLinearGlobalAveragePool QLinearReduceMean", domain=MICROSOFT),
+    _pooling("AveragePool", flops.pooled, _MEAN, scales=_LINEAR),
+    _pooling("MaxPool", flops.pooled, Trait.EXACT, scales=_PASSES),
+    _pooling("LpPool", flops.pooled, Trait.SUMS, scales=scaling.rounded(_PASSES)),
+    _pooling(
         "Resize",
-        traits=_POOL,
-        coordinates=(1, 2),
+        flops.resize,
+        Trait.INTERPOLATES,
         scales=scaling.unless("extrapolation_value", _LINEAR),
+        roles={0: Role.IMAGE, 1: Role.COORDINATES, 2: Role.SCALE, 3: Role.SIZES},
+    ),
+    _pooling(
+        "Upsample",
+        flops.resize,
+        Trait.INTERPOLATES,
+        scales=_LINEAR,
+        roles={0: Role.IMAGE, 1: Role.SCALE},
+    ),
+    family("QLinearAveragePool NhwcMaxPool", MICROSOFT, flops=flops.pooled),
+    family("GridSample", traits=Trait.RANKED | Trait.INTERPOLATES, scales=_LINEAR, **_SAMPLED),
+    family("GridSample", MICROSOFT, traits=Trait.INTERPOLATES, like="GridSample", **_SAMPLED),
+    family("RoiAlign", scales=_PASSES, **_SAMPLED),
+    family("MaxRoiPool", scales=_PASSES, roles=_COORDINATES),
+    family("CropAndResize", MICROSOFT, roles=_COORDINATES),
+    family(
+        "NonMaxSuppression",
+        traits=Trait.COUNTS,
+        roles={0: Role.COORDINATES, 3: Role.SHARE, 4: Role.SHARE},
+        chooses=0,
         flops=None,
     ),
-    family("Upsample", traits=_POOL, scales=_LINEAR, flops=None),
-    family("GridSample", traits=Trait.RANKED, coordinates=(1,), scales=_LINEAR, flops=INTERPOLATED),
-    family("GridSample", MICROSOFT, coordinates=(1,), flops=INTERPOLATED),
-    family("RoiAlign", coordinates=(1,), scales=_PASSES, flops=INTERPOLATED),
-    family("MaxRoiPool", coordinates=(1,), scales=_PASSES),
-    family("NonMaxSuppression", traits=Trait.COUNTS, coordinates=(0,), flops=None),
-    family("CropAndResize", MICROSOFT, coordinates=(1,)),
     family("Col2Im", scales=_LINEAR),
-    family("Hardmax", traits=Trait.LIKE_FIRST, scales=_FREE),
-    family(
-        "Softmax", traits=Trait.SOFTMAX | Trait.LIKE_FIRST, limits=frozenset((0.0, 1.0)), scores=0, flops=5
-    ),  # maximum, difference, exp, sum, quotient
-    family("LogSoftmax", traits=Trait.SOFTMAX | Trait.LIKE_FIRST, flops=5),
-    family("BiasSoftmax", MICROSOFT, traits=Trait.LIKE_FIRST, fuses="Softmax", flops=6),
-    family("QLinearSoftmax", MICROSOFT, traits=Trait.LIKE_FIRST, flops=5),
+    family("Hardmax", traits=_LIKE, scales=_FREE),
+    # maximum, difference, exp, sum, quotient
+    family("Softmax", traits=Trait.SOFTMAX | _LIKE, limits=_SHARE, roles={0: Role.SCORES}, flops=5),
+    family("LogSoftmax", traits=Trait.SOFTMAX | _LIKE, flops=5),
+    family("BiasSoftmax", MICROSOFT, traits=_LIKE, fuses="Softmax", flops=6),
+    family("QLinearSoftmax", MICROSOFT, traits=_LIKE, flops=5),
 )

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from amp_rewrite.operators.catalogue import RECURRENT
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
 
@@ -39,7 +40,7 @@ NEUTRAL: Mapping[str, frozenset[str]] = {
     # inference ignores the ratio: dropout_11_12.h
     "Dropout": frozenset(["ratio", "training_mode", "seed"]),
     # 0 is the only earlier layout: changelog LSTM-14
-    **dict.fromkeys(RECURRENT, frozenset(["layout"])),
+    **dict.fromkeys(having(Trait.RECURRENT), frozenset(["layout"])),
     "GatherND": frozenset(["batch_dims"]),  # 0 means none, as before: changelog GatherND-12
     "MaxPool": frozenset(["ceil_mode", "dilations", "storage_order"]),  # changelog MaxPool-8, -10
     "LpPool": frozenset(["ceil_mode", "dilations"]),  # changelog LpPool-18

@@ -238,12 +238,16 @@ def _fused(operators: Counts, model: OwnNodes) -> Counts:
 def _is_fusion(operator: str) -> bool:
     if operator in COPIES or operator.endswith(_REORDERING):
         return False
-    return ":" in operator or operator in _FUSIONS
+    # all others that onnxruntime writes have a domain
+    return ":" in operator or operator in (
+        "Gemm",
+        "Gelu",
+        "LayerNormalization",
+        "SimplifiedLayerNormalization",
+    )
 
 
 _REORDERING = ("ReorderInput", "ReorderOutput")
-_FUSIONS = ("Gemm", "Gelu", "LayerNormalization", "SimplifiedLayerNormalization")
-"""Fused operators without a domain; all others have one."""
 
 
 def _on_cpu(nodes: Sequence[Executed], log: PlacementLog, model: OwnNodes) -> tuple[OnCpu, ...]:

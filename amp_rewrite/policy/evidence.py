@@ -61,49 +61,98 @@ OF_FINDINGS = frozenset(
 
 
 class Reason(enum.Enum):
-    """The reason behind a decision, one member for each statement about a unit."""
+    """The reason behind a decision, one member for each statement about a unit: its name in files, and its
+    words, which finish the sentence "stays float32: ..." (see `policy.reasons`).
+    """
+
+    words: str
+
+    def __new__(cls, name: str, words: str) -> Reason:
+        """Return the member with this name as its value."""
+        member = object.__new__(cls)
+        member._value_, member.words = name, words
+        return member
 
     # the schema
-    UNKNOWN_OPERATOR = "unknown operator"
-    NO_HALF_TYPE = "no half type"
-    KEEPS_TYPE = "keeps its type"
-    OPSET_WITHOUT_HALF = "opset without half"
+    UNKNOWN_OPERATOR = "unknown operator", "the operator, or a part of it, is unknown here"
+    NO_HALF_TYPE = "no half type", "the schema has no {half} here"
+    KEEPS_TYPE = "keeps its type", "{text}"
+    OPSET_WITHOUT_HALF = "opset without half", "{half} needs opset {limit}, and the model has {number}"
     # the user
-    PINNED = "pinned"
-    ASKED = "asked for"
+    PINNED = "pinned", "{more} by {subject!r}"
+    ASKED = "asked for", "asked for by the user"
     # train steps
-    LOSS_REGION = "loss region"
-    SCALING = "scaling"
-    OPTIMISER = "optimiser"
+    LOSS_REGION = (
+        "loss region",
+        (
+            "no product is between it and {value}: the numbers where a loss ends and its gradients begin are "
+            "too small for half"
+        ),
+    )
+    SCALING = "scaling", "it applies the loss scale, or checks what that gives, in float32"
+    OPTIMISER = "optimiser", "it follows the gradients: optimiser and state, the master weights, stay float32"
     # faults of runtimes
-    FAULT = "fault"
+    FAULT = "fault", "{text}"
     # values
-    OVERFLOW = "overflow"
-    ROUNDED = "rounded"
-    ABSORPTION = "absorption"
-    INTEGER = "integer"
-    TO_ANGLE = "to an angle"
-    SPECTRUM = "spectrum"
-    ACCUMULATED = "accumulated"
-    QUANTISED_REGION = "quantised region"
-    OBSERVED_OVERFLOW = "observed overflow"
-    SENSITIVE = "sensitive"
-    FAINT_OUTPUT = "faint output"
-    DECLARED_OVERFLOW = "declared overflow"
-    PROVEN_TAME = "proven tame"
-    OBSERVED_IN_RANGE = "observed in range"
+    OVERFLOW = "overflow", "{number:.6g} in {value} is beyond {half}'s {limit:.6g}"
+    ROUNDED = "rounded", "{number:.3g} in {value} becomes {limit:.3g} in {half}{more}"
+    ABSORPTION = (
+        "absorption",
+        "{number:.6g} in {value} absorbs what it is added to: {half} has steps of {limit:g} there",
+    )
+    INTEGER = "integer", "it carries positions or other whole numbers, and {half} is exact to {limit} only"
+    TO_ANGLE = (
+        "to an angle",
+        "angle of a Sin or Cos from inputs of the model: half would lose fractions of a turn",
+    )
+    SPECTRUM = "spectrum", "logarithm of a spectrum of inputs of the model: half would lose what is faint"
+    ACCUMULATED = "accumulated", "it is added up step by step, and half would round it in every step"
+    QUANTISED_REGION = (
+        "quantised region",
+        "works on quantised data, between DequantizeLinear and QuantizeLinear",
+    )
+    OBSERVED_OVERFLOW = (
+        "observed overflow",
+        "{number:.3g} was seen in {value}{more}, and {half} ends at {limit:.6g}",
+    )
+    SENSITIVE = (
+        "sensitive",
+        "rounding it adds about {number:.2g} to the error of the outputs, which may be {limit:.2g}",
+    )
+    FAINT_OUTPUT = (
+        "faint output",
+        (
+            "it makes output {value}, whose rounding to {half} alone makes a relative error of "
+            "{number:.1e}, above {limit:.1e}"
+        ),
+    )
+    DECLARED_OVERFLOW = (
+        "declared overflow",
+        "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
+    )
+    PROVEN_TAME = (
+        "proven tame",
+        "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",
+    )
+    OBSERVED_IN_RANGE = (
+        "observed in range",
+        "{value} is at most {number:.3g} on the given samples, of {limit:.4g} allowed",
+    )
     # levels, targets, lists
-    LEVEL = "level"
-    FINAL_SOFTMAX = "final softmax"
-    NO_KERNEL = "no kernel"
-    WRITTEN_OUT = "written out"
-    LONG_SUM = "long sum"
-    CAST = "cast"
-    NOT_LISTED = "not listed"
-    LISTED = "listed"
+    LEVEL = "level", "{text}"
+    FINAL_SOFTMAX = (
+        "final softmax",
+        "it makes output {value}, and the policy keeps a final softmax in float32",
+    )
+    NO_KERNEL = "no kernel", "{subject} has no {half} kernel{more}"
+    WRITTEN_OUT = "written out", "part of a written-out {subject}, whose kernels compute this in float32"
+    LONG_SUM = "long sum", "{subject} adds up {more} in {half}, which has the precision for {limit:.0f}"
+    CAST = "cast", "a Cast takes the types that are beside it"
+    NOT_LISTED = "not listed", "the operator is on no list of {subject}"
+    LISTED = "listed", "{text}"
     # predicted times
-    ISLAND = "island"
-    GATED = "gated"
+    ISLAND = "island", "an island of {part}, predicted to cost {price} on {subject}"
+    GATED = "gated", "the gate: {half} is predicted to be {number:.3g} times as fast as float32 on {subject}"
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,6 +12,8 @@ from typing import Any
 
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.schema import Signature
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 
 Takes = Mapping[str, frozenset[str]]
 """One kernel: the float types that it takes for each type variable; variables not named have any type."""
@@ -112,19 +114,18 @@ def serves(table: Table, domain: str, operator: str, version: int) -> bool:
 
 def _expands(table: Table, operator: str, signature: Signature, half: str) -> bool:
     if signature.depends_on_node:
-        return operator not in _WITHOUT.get(half, ())
+        # onnxruntime 1.31.1 has no kernels for Greater, Pad or Log in bfloat16, which these need
+        return half != "bfloat16" or operator not in (
+            "Bernoulli",
+            "CenterCropPad",
+            "NegativeLogLikelihoodLoss",
+            "SoftmaxCrossEntropyLoss",
+        )
     parts = signature.body - _TYPED
     return bool(parts) and all(_is_there(table, part, half) for part in parts)
 
 
-_WITHOUT = {
-    "bfloat16": ("Bernoulli", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
-}
-"""Operators whose functions depend on the node, and that onnxruntime 1.31.1 does not load in a half type: it
-has no kernels for Greater, Pad or Log in bfloat16.
-"""
-
-_TYPED = {("", "Constant"), ("", "Cast"), ("", "CastLike")}
+_TYPED = {("", name) for name in having(Trait.CASTS) | {"Constant"}}
 """Operators in functions whose types follow from their neighbours'."""
 
 

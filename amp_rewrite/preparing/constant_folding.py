@@ -27,6 +27,7 @@ from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.quantised_regions import DEQUANTIZE
 from amp_rewrite.onnx_types import control_flow
+from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing import stored_values
@@ -148,20 +149,7 @@ def _node(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
     )
 
 
-WITHOUT_HALF = frozenset(
-    """
-    Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh CumSum DepthToSpace Div Einsum Elu Erf Exp EyeLike
-    Floor Gelu Gemm HardSigmoid Hardmax LeakyRelu Log LogSoftmax MatMul Mean Mul Neg PRelu Pad Pow Range
-    Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
-    ReduceSum ReduceSumSquare Relu Resize Selu Sigmoid Sin Sinh Softmax Softplus Softsign SpaceToDepth Sqrt
-    Sub Sum Tan Tanh Tile Trilu Upsample Where
-    """.split()
-)
-"""Deterministic operators for which onnxruntime 1.32's CPU provider registers a float32 kernel and no float16
-kernel (`get_all_opkernel_def`).
-"""
-
-_FOLDED = WITHOUT_HALF | {DEQUANTIZE}
+_FOLDED = having(Trait.FLOAT_ON_CPU) | {DEQUANTIZE}
 
 LARGEST = 1 << 26
 """The largest value in bytes that is read or computed."""
@@ -176,7 +164,7 @@ SMALL = 1 << 16
 def fold_constants(
     model: ir.Model, exclusions: Container[ir.Node], *, biases: bool = False
 ) -> tuple[FormChange, ...]:
-    """Store the results of constant float32 nodes with operators in WITHOUT_HALF, and with `biases` those
+    """Store the results of constant float32 nodes with operators in _FOLDED, and with `biases` those
     that dequantise 32 bits.
 
     Their producers are removed where they have no other consumer. Nodes in `exclusions` and their dependents

@@ -55,8 +55,10 @@ _ITSELF: frozenset[str] = frozenset()
 # their mean: followed by a bias, it is a LayerNormalization. The fused kernel squares by a multiplication.
 
 _X = var("x")
-_ROOT = root_of(op("ReduceMean", part("square", op("Mul", _X, _X))))
-_WEIGHTED = op("Mul", quotient(_X, _ROOT), fits(lambda value: stored_as(value) is not None))
+_SQUARES = part("square", op("Mul", _X, _X))
+_WEIGHTED = op(
+    "Mul", quotient(_X, root_of(op("ReduceMean", _SQUARES))), fits(lambda value: stored_as(value) is not None)
+)
 
 
 def write_squares(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
@@ -116,10 +118,10 @@ def _is_of_norm(node: ir.Node) -> bool:
         return False
     readers = node.outputs[0].uses()
     scales = len(readers) == 1 and all(patterns.is_default(reader, "Mul") for reader, _ in readers)
-    return scales and patterns.match(_INVERSE, node.outputs[0], _ITSELF) is not None
+    return scales and patterns.match(_ROOT, node.inputs[0], _ITSELF) is not None
 
 
-_INVERSE = op("Reciprocal", root_of(op("ReduceMean")))
+_ROOT = root_of(op("ReduceMean"))
 
 
 def _divide(node: ir.Node, names: UniqueNames) -> None:

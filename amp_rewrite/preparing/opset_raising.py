@@ -20,6 +20,7 @@ from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model import concrete_shapes, traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.versions import CHANGES, Change, Spared
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.targets import Target
@@ -217,7 +218,8 @@ class _Raising:
         )
 
 
-_BY_RANK = ("Hardmax", "LogSoftmax", "Softmax")
+_BY_RANK = [name for name, each in CHANGES.items() if Change(13, Spared.OF_LAST_AXIS) in each]
+"""Operators of which a change spares nodes by their rank."""
 
 
 class _Ranks:

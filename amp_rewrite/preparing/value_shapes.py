@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import AttributeProto, helper, numpy_helper
 
 from amp_rewrite.model import constants, traversal
-from amp_rewrite.model.node_inference import LIKE_FIRST
+from amp_rewrite.model.node_inference import LIKE_FIRST, SUMS
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
@@ -101,12 +101,11 @@ def _input_at(node: ir.Node, port: int) -> ir.Value | None:
     return node.inputs[port] if port < len(node.inputs) else None
 
 
-_SUMS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-_PORTS: Mapping[str, tuple[int, ...]] = dict.fromkeys(_SUMS, (0, 3))
+_PORTS: Mapping[str, tuple[int, ...]] = dict.fromkeys(SUMS, (0, 3))
 """The outputs of that shape, for operators with several."""
 
 _EQUIVALENTS: Mapping[str, Callable[[ir.Node, Naming, str], Nodes]] = {
-    **dict.fromkeys((*LIKE_FIRST, *_SUMS), _first),
+    **dict.fromkeys(LIKE_FIRST, _first),
     "Attention": _attention,
     "EmbedLayerNormalization": _embedding,
     "FusedMatMul": _product,

@@ -11,9 +11,8 @@ from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Coverage
-from amp_rewrite.explaining import frozen_analysis, sentences
+from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.sentences import size
-from amp_rewrite.policy import devices
 from amp_rewrite.policy.options import DECLARED, IOTypes
 from amp_rewrite.policy.reasons import flag_of
 from amp_rewrite.rewriting.observations import Observed
@@ -125,27 +124,10 @@ def sizes(report: Report) -> str:
     return f"{number if after.endswith(f' {unit}') else before} -> {after}"
 
 
-def speed(prediction: Prediction) -> str:
-    """Return the predicted speed relative to float32 in a sentence; if half does not pay, with the reason and
-    the remedy.
-    """
-    times, device = frozen_analysis.rounded_speed(prediction), prediction.device
-    speed = "about as fast as float32" if times == "1.0" else f"about {times} times as fast as float32"
-    if prediction.speedup <= 1 and times != "1.0":
-        speed = f"{prediction.half} does not pay: {speed}"
-    if device in devices.BY_NAME:
-        device = f"{'a' if device == devices.T4.name else 'an'} {device.upper()}"
-    at = f"predicted at {prediction.sizes}" if prediction.sizes else "predicted"
-    speed = f"{speed} on {device} ({', '.join((at, *frozen_analysis.size_notes(prediction)))})"
-    if not frozen_analysis.is_worth_saying(prediction):
-        return speed
-    return f"{speed}{frozen_analysis.why_slower(prediction)}; {frozen_analysis.REMEDY}"
-
-
 def prediction_lines(prediction: Prediction | None) -> Iterator[SummaryLine]:
     """Yield the predicted speed, where there is any."""
     if prediction is not None:
-        yield SummaryLine("speed", frozen_analysis.summary(prediction))
+        yield SummaryLine("speed", sentences.speeds(prediction))
 
 
 def observed_lines(observed: Observed | None) -> Iterator[SummaryLine]:

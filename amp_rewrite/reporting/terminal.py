@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
+import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -250,26 +251,21 @@ def print_chain(console: Console, steps: Sequence[Step]) -> None:
     Of a long chain, the first LINKS steps and the last are shown.
     """
     console.print(Styled(steps[0].unit, "bold"))
-    prefix = steps if len(steps) <= LINKS + 1 else steps[:LINKS]
-    for depth, step in enumerate(prefix, 1):
-        console.print(*_line(step, depth))
-    if len(prefix) < len(steps):
-        console.print(f"{'  ' * LINKS}  and {len(steps) - LINKS - 1:,} more, down to")
-        console.print(*_line(steps[-1], LINKS + 1))
+    _print_steps(console, steps, LINKS, depth=1)
 
 
 LINKS = 20
 """The number of steps of a chain that are shown before the last one."""
 
 
-def _print_ends(console: Console, steps: Sequence[Step]) -> None:
-    """Print a unit and the last step of its chain of causes."""
-    for step in steps[:1]:
-        console.print(*_line(step, depth=2))
-    if len(steps) > 2:
-        console.print(f"      and {len(steps) - 2} more, down to")
-    for step in steps[1:][-1:]:
-        console.print(*_line(step, depth=3))
+def _print_steps(console: Console, steps: Sequence[Step], most: int, depth: int) -> None:
+    """Print the first `most` steps and the last, each deeper than the one before."""
+    hidden = len(steps) - most - 1
+    shown = steps if hidden < 1 else (*steps[:most], steps[-1])
+    for number, step in enumerate(shown):
+        if number == most and hidden > 0:
+            console.print(f"{'  ' * (depth + most)}and {hidden:,} more, down to")
+        console.print(*_line(step, depth + number))
 
 
 def _line(step: Step, depth: int) -> tuple[Part, ...]:
@@ -290,13 +286,13 @@ def print_cast(console: Console, story: CastExplanation) -> None:
     console.print(Styled(f"Cast of '{story.value}' to {story.dtype}, {whose}", "bold"))
     shared = ", once for consumers of both types" if story.added else ""
     console.print(f"  {_ORIGINS[story.origin]}{shared if story.origin is Origin.STORED else ''}")
-    _print_ends(console, story.producer)
+    _print_steps(console, story.producer, most=1, depth=2)
     if story.is_output:
         console.print("  the result is an output of the model, whose type is fixed by the options")
     if story.consumers:
         console.print(f"  the result is used by {plural(len(story.consumers), 'part')}")
     for steps in story.consumers[:READERS]:
-        _print_ends(console, steps)
+        _print_steps(console, steps, most=1, depth=2)
     if len(story.consumers) > READERS:
         console.print(f"    and {len(story.consumers) - READERS:,} more")
     if story.again:
@@ -331,12 +327,8 @@ def print_bench(console: Console, bench: Bench) -> None:
 
 def letters(count: int) -> list[str]:
     """Return the labels A, B, ..., Z, AA, AB, ..."""
-    return [_letters(number) for number in range(count)]
-
-
-def _letters(number: int) -> str:
-    more, last = divmod(number, 26)
-    return (_letters(more - 1) if more else "") + chr(ord("A") + last)
+    alphabets = (itertools.product(string.ascii_uppercase, repeat=size) for size in itertools.count(1))
+    return ["".join(each) for each in itertools.islice(itertools.chain.from_iterable(alphabets), count)]
 
 
 def _figures(bench: Bench, latency: Latency) -> dict[str, str]:

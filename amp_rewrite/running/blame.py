@@ -34,10 +34,10 @@ class NodeError:
     NaN in only one of the two models. `added` is the increase of the rest over the largest of the node's
     inputs, and `rounds` says whether the node rounds: it is half, and does more than move
     values. `non_finite` counts values that are NaN or infinite in only one of the two models, and is 0 if an
-    input has such values. `low` and `high` bound the node's inputs in the rewritten model; None if none is
-    finite or was compared. `readers` are the consumers of the value. `effect` is the error that rounding at
-    the node adds to the model's outputs (tuning.sensitivity); None if not measured. An unnamed node goes by
-    the name of its first output.
+    input has such values. `largest` is the largest finite magnitude of the value in the original. `low` and
+    `high` bound the node's inputs in the rewritten model; None if none is finite or was compared. `readers`
+    are the consumers of the value. `effect` is the error that rounding at the node adds to the model's
+    outputs (tuning.sensitivity); None if not measured. An unnamed node goes by the name of its first output.
     """
 
     node: str
@@ -47,6 +47,7 @@ class NodeError:
     added: float
     rounds: bool
     non_finite: int
+    largest: float
     low: float | None
     high: float | None
     readers: tuple[str, ...]
@@ -143,6 +144,7 @@ class _Difference:
     error: float
     as_gate: float
     non_finite: int
+    largest: float
     low: float | None
     high: float | None
 
@@ -163,7 +165,9 @@ def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Dif
         difference = metrics.measure(expected, actual)
         finite = actual[np.isfinite(actual)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
-        yield name, _Difference(difference.relative_l2, difference.error(), difference.non_finite, low, high)
+        largest = float(np.max(np.abs(reference[np.isfinite(reference)]), initial=0.0))
+        error, lost = difference.error(), difference.non_finite
+        yield name, _Difference(difference.relative_l2, error, lost, largest, low, high)
 
 
 def _of_float32(rewritten: Runnable) -> frozenset[str]:
@@ -213,6 +217,7 @@ def _node_errors(
                     added=error - entering,
                     rounds=_rounds(node, of_float32),
                     non_finite=0 if lost_before else value.non_finite,
+                    largest=value.largest,
                     low=min((v.low for v in inputs if v.low is not None), default=None),
                     high=max((v.high for v in inputs if v.high is not None), default=None),
                     readers=tuple(consumers.get(name, ())),

@@ -26,13 +26,14 @@ from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES, Half
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.operators.catalogue import EXACT, SAME_ELEMENTS
+from amp_rewrite.operators.catalogue import EXACT, SAME_ELEMENTS, having
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.rewriting import widened_model
 from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
 from amp_rewrite.running import scatter_emulation, sessions
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 
-_COMMUTE = SAME_ELEMENTS | frozenset(("Abs", "MaxPool", "Neg", "Relu"))
+_COMMUTE = SAME_ELEMENTS | having(Trait.EXACT) - {"Sign"}
 """Operators that commute with rounding: they move values, or are monotonic on them."""
 
 

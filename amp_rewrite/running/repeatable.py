@@ -21,6 +21,8 @@ from onnx import helper, parser
 
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 
 
 def may_draw(path: Path) -> bool:
@@ -29,7 +31,7 @@ def may_draw(path: Path) -> bool:
         if not path.stat().st_size:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return any(content.find(name.encode()) >= 0 for name in ("Random", *_COMPARING))
+            return any(content.find(name.encode()) >= 0 for name in _DRAWN)
 
 
 def repeatable(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -56,19 +58,17 @@ def repeatable(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 _DOMAIN = "amp_rewrite.random"
 _FIRST_WITH_RANGE, _FIRST_WITH_CAST_LIKE, _FIRST_IR_WITH_FUNCTIONS = 11, 15, 8
-_FILLING = frozenset({"RandomNormal", "RandomUniform"})
-_DRAWING = frozenset({*_FILLING, "RandomNormalLike", "RandomUniformLike"})
-_COMPARING = frozenset({"Bernoulli", "Dropout"})
+_DRAWN = having(Trait.DRAWS) - {"Multinomial"}
 _RATIO, _TRAINING_MODE = 1, 2
 """The inputs of a Dropout."""
 
 
 def _is_drawn(node: onnx.NodeProto, opset: int) -> bool:
-    if node.domain or node.op_type not in (*_DRAWING, *_COMPARING):
+    if node.domain or node.op_type not in _DRAWN:
         return False
     if node.op_type == "Dropout":
         return opset >= _FIRST_WITH_CAST_LIKE and bool([*node.input, "", ""][_TRAINING_MODE])
-    is_typed = node.op_type in _FILLING or any(entry.name == "dtype" for entry in node.attribute)
+    is_typed = not node.input or any(entry.name == "dtype" for entry in node.attribute)
     return is_typed or opset >= _FIRST_WITH_CAST_LIKE
 
 
@@ -76,7 +76,13 @@ def _replace(node: onnx.NodeProto, opset: int, count: int) -> onnx.FunctionProto
     """Turn a node into a function call, and return the function."""
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
     name = f"Draw{count}"
-    lines = (_head(node, opset, name), *_shape(attributes), *_UNIFORM, *_draw_lines(node, attributes), "}")
+    lines = (
+        _head(node, opset, name),
+        *_shape(attributes),
+        _TEXTS["uniform"],
+        *_draw_lines(node, attributes),
+        "}",
+    )
     numbers = {**_numbers(node.op_type, attributes), "phase": zlib.crc32((node.name or name).encode()) % 1000}
     inputs = [value for value in node.input if value]
     node.CopyFrom(helper.make_node(name, inputs, node.output, name=node.name, domain=_DOMAIN))
@@ -94,14 +100,14 @@ def _head(node: onnx.NodeProto, opset: int, name: str) -> str:
 def _draw_lines(node: onnx.NodeProto, attributes: dict[str, Any]) -> Sequence[str]:
     """Return the lines that compute the output of a node from the uniform numbers `first`."""
     if node.op_type == "Dropout":
-        return (*(() if node.input[_RATIO] else _USUAL_RATIO), *_DROPPED)
+        return (*(() if node.input[_RATIO] else [_TEXTS["usual ratio"]]), _TEXTS["dropped"])
     result = "result = Cast <to = %(dtype)d> (shaped)"
-    if "dtype" not in attributes and node.op_type not in _FILLING:
+    if "dtype" not in attributes and node.input:
         result = "result = CastLike (shaped, like)"
     if node.op_type == "Bernoulli":
-        return (*_HIT, result)
-    body = _NORMAL if "Normal" in node.op_type else ("drawn = Identity (first)",)
-    return (*body, *_END, result)
+        return (_TEXTS["hit"], result)
+    drawn = _TEXTS["normal" if "Normal" in node.op_type else "same"]
+    return (drawn, _TEXTS["scaled"], result)
 
 
 def _shape(attributes: dict[str, Any]) -> Sequence[str]:
@@ -120,40 +126,39 @@ def _numbers(operator: str, attributes: dict[str, Any]) -> dict[str, float]:
     return {"scale": high - low, "offset": low, "dtype": dtype}
 
 
-_UNIFORM = (
-    "one = Constant <value = int64 {1}> () zero = Constant <value = int64 {0}> ()",
-    "count = ReduceProd <keepdims = 0> (shape) at = Range (zero, count, one) k = Cast <to = 11> (at)",
-    "rate = Constant <value = double {12.9898}> () phase = Constant <value = double {%(phase)d.0}> ()",
-    "turned = Mul (k, rate) angle = Add (turned, phase) sine = Sin (angle)",
-    "much = Constant <value = double {43758.5453}> () large = Mul (sine, much)",
-    "whole = Floor (large) first = Sub (large, whole)",
-)
-
-_NORMAL = (
-    "half = Constant <value = double {0.5}> () k2 = Add (k, half)",
-    "turned2 = Mul (k2, rate) angle2 = Add (turned2, phase) sine2 = Sin (angle2)",
-    "large2 = Mul (sine2, much) whole2 = Floor (large2) second = Sub (large2, whole2)",
-    "tiny = Constant <value = double {1e-12}> () above = Add (first, tiny) log = Log (above)",
-    "minus_two = Constant <value = double {-2.0}> () square = Mul (log, minus_two) radius = Sqrt (square)",
-    "circle = Constant <value = double {6.283185307179586}> () around = Mul (second, circle)",
-    "side = Sin (around) drawn = Mul (radius, side)",
-)
-
-_END = (
-    "scale = Constant <value = double {%(scale).9e}> () scaled = Mul (drawn, scale)",
-    "offset = Constant <value = double {%(offset).9e}> () moved = Add (scaled, offset)",
-    "shaped = Reshape (moved, shape)",
-)
-
-_HIT = ("wide = Cast <to = 11> (like) spread = Reshape (first, shape) shaped = Less (spread, wide)",)
-
-_USUAL_RATIO = ("ratio = Constant <value = float {0.5}> ()",)
-
-_DROPPED = (
-    "wide = Cast <to = 11> (ratio) spread = Reshape (first, shape) below = Less (spread, wide)",
-    "drops = And (below, training) mask = Not (drops) full = Constant <value = double {1.0}> ()",
-    "share = Sub (full, wide) divisor = Where (training, share, full) data = Cast <to = 11> (like)",
-    "larger = Div (data, divisor) none = Constant <value = double {0.0}> ()",
-    "kept = Where (mask, larger, none)",
-    "result = CastLike (kept, like)",
-)
+_TEXTS = {
+    "uniform": """
+        one = Constant <value = int64 {1}> () zero = Constant <value = int64 {0}> ()
+        count = ReduceProd <keepdims = 0> (shape) at = Range (zero, count, one) k = Cast <to = 11> (at)
+        rate = Constant <value = double {12.9898}> () phase = Constant <value = double {%(phase)d.0}> ()
+        turned = Mul (k, rate) angle = Add (turned, phase) sine = Sin (angle)
+        much = Constant <value = double {43758.5453}> () large = Mul (sine, much)
+        whole = Floor (large) first = Sub (large, whole)
+    """,
+    "same": "drawn = Identity (first)",
+    "normal": """
+        half = Constant <value = double {0.5}> () k2 = Add (k, half)
+        turned2 = Mul (k2, rate) angle2 = Add (turned2, phase) sine2 = Sin (angle2)
+        large2 = Mul (sine2, much) whole2 = Floor (large2) second = Sub (large2, whole2)
+        tiny = Constant <value = double {1e-12}> () above = Add (first, tiny) log = Log (above)
+        minus_two = Constant <value = double {-2.0}> () square = Mul (log, minus_two) radius = Sqrt (square)
+        circle = Constant <value = double {6.283185307179586}> () around = Mul (second, circle)
+        side = Sin (around) drawn = Mul (radius, side)
+    """,
+    "scaled": """
+        scale = Constant <value = double {%(scale).9e}> () scaled = Mul (drawn, scale)
+        offset = Constant <value = double {%(offset).9e}> () moved = Add (scaled, offset)
+        shaped = Reshape (moved, shape)
+    """,
+    "hit": "wide = Cast <to = 11> (like) spread = Reshape (first, shape) shaped = Less (spread, wide)",
+    "usual ratio": "ratio = Constant <value = float {0.5}> ()",
+    "dropped": """
+        wide = Cast <to = 11> (ratio) spread = Reshape (first, shape) below = Less (spread, wide)
+        drops = And (below, training) mask = Not (drops) full = Constant <value = double {1.0}> ()
+        share = Sub (full, wide) divisor = Where (training, share, full) data = Cast <to = 11> (like)
+        larger = Div (data, divisor) none = Constant <value = double {0.0}> ()
+        kept = Where (mask, larger, none)
+        result = CastLike (kept, like)
+    """,
+}
+"""The nodes of a function, by what they compute; `first` are uniform numbers."""

@@ -7,8 +7,7 @@ original's selections in place of its own, the result is compared row by row.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import element_types
+from amp_rewrite.operators.catalogue import SAME_ELEMENTS, having
+from amp_rewrite.operators.record import Role, Trait
 from amp_rewrite.rewriting.instrument import instrument
 from amp_rewrite.running import metrics
 from amp_rewrite.running.comparison import Runs
@@ -123,13 +125,7 @@ def worst(choices: Iterable[Choice]) -> tuple[Choice, ...]:
 
 # The nodes that select, in both models.
 
-_CHOSEN = {"ArgMax": 0, "ArgMin": 0, "NonMaxSuppression": 0, "TopK": 1}
-"""The output of each operator that says what it selects."""
-
-_COMPARISONS = frozenset("Greater GreaterOrEqual Less LessOrEqual".split())
-_BY_MASK = {"NonZero": 0, "Compress": 1}
-"""Operators that select by a mask, and the input that it is."""
-_OF_MASKS = frozenset("And Cast Flatten Identity Not Or Reshape Squeeze Transpose Unsqueeze Xor".split())
+_OF_MASKS = SAME_ELEMENTS | having(Trait.LOGICAL) | {"Cast"}
 
 
 def _pairs(before: ir.Graph, after: ir.Graph) -> list[tuple[ir.Node, ir.Node]]:
@@ -146,28 +142,28 @@ def _pairs(before: ir.Graph, after: ir.Graph) -> list[tuple[ir.Node, ir.Node]]:
 def _selecting(graph: ir.Graph) -> Iterator[ir.Node]:
     masks = set(_masks(graph))
     for node in graph:
-        at = _CHOSEN.get(node.op_type, math.inf) if not node.domain else math.inf
-        if (at < len(node.outputs) and _chosen(node)) or node in masks:
+        at = record_of(node).chooses
+        if (at is not None and at < len(node.outputs) and _chosen(node)) or node in masks:
             yield node
 
 
 def _masks(graph: ir.Graph) -> Iterator[ir.Node]:
     """Yield the comparisons by which rows are selected."""
-    values = [node.inputs[_BY_MASK[node.op_type]] for node in graph if node.op_type in _BY_MASK]
+    values = [node.inputs[at] for node in graph for at in record_of(node).ports(Role.MASK)]
     visited = set[ir.Node]()
     for value in values:
         node = None if value is None else value.producer()
         if node is None or node in visited or node.graph is not graph:
             continue
         visited.add(node)
-        if node.op_type in _COMPARISONS:
+        if record_of(node).traits & Trait.ORDERS:
             yield node
         elif node.op_type in _OF_MASKS:
             values += node.inputs
 
 
 def _chosen(node: ir.Node) -> str:
-    return node.outputs[_CHOSEN.get(node.op_type, 0)].name or ""
+    return node.outputs[record_of(node).chooses or 0].name or ""
 
 
 def _attributes(node: ir.Node) -> tuple[str, dict[str, Any]]:
@@ -176,7 +172,7 @@ def _attributes(node: ir.Node) -> tuple[str, dict[str, Any]]:
 
 def _take_as_input(model: ir.Model, node: ir.Node, array: Array) -> None:
     """Make the selection of a node an input of the model; its own one gets another name."""
-    chosen = node.outputs[_CHOSEN.get(node.op_type, 0)]
+    chosen = node.outputs[record_of(node).chooses or 0]
     taken = ir.Value(type=element_types.tensor(ir.DataType.from_numpy(array.dtype)))
     model.graph.inputs.append(taken)
     with instrument(model, {}) as points:
@@ -261,7 +257,8 @@ def _choices(found: _Selection) -> Iterator[Choice]:
     differs, node = found.differs, found.node
     if not differs.any():
         return
-    close = _CLOSE.get(node.op_type, _thresholds)(found)
+    boxes = _boxes if node.op_type == "NonMaxSuppression" else _ranked
+    close = _thresholds(found) if record_of(node).chooses is None else boxes(found)
     yield Choice(
         node=node.name or node.outputs[0].name or "",
         operator=node.op_type,
@@ -315,11 +312,3 @@ def _boxes(found: _Selection) -> list[_Close]:
     pairs = [(scores[batch, kind, box], other_scores[batch, kind, box])]
     pairs += [(boxes[batch, box], other_boxes[batch, box]), *limits]
     return [_Close(these, those, metrics.rms(these)) for these, those in pairs]
-
-
-_CLOSE: Mapping[str, Callable[[_Selection], list[_Close]]] = {
-    "ArgMax": _ranked,
-    "ArgMin": _ranked,
-    "NonMaxSuppression": _boxes,
-    "TopK": _ranked,
-}

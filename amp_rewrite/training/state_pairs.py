@@ -8,6 +8,8 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
 from amp_rewrite.model.states import Borders, Pair
+from amp_rewrite.operators.catalogue import having
+from amp_rewrite.operators.record import Trait
 from amp_rewrite.text import shortened
 
 
@@ -79,5 +81,4 @@ def _operands(value: ir.Value) -> Iterator[ir.Value]:
         yield from (operand for operand in node.inputs if operand is not None)
 
 
-_ELEMENT_BY_ELEMENT = frozenset("Add Sub Mul Div Sum Max Min Where Identity Cast Clip Mod".split())
-"""The operators by which an optimiser updates state."""
+_ELEMENT_BY_ELEMENT = having(Trait.ELEMENTWISE) | {"Identity", "Cast"}

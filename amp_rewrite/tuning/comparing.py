@@ -110,18 +110,28 @@ class Judging:
                 on_step=lambda step: tell(progress, f"verify: {step}"),
             )
 
-    def with_blame(self, verdict: Verdict, original: Runnable, rewritten: ModelSource, data: Data) -> Verdict:
+    def with_blame(
+        self,
+        verdict: Verdict,
+        original: Runnable,
+        rewritten: ModelSource,
+        data: Data,
+        *,
+        for_page: bool = False,
+    ) -> Verdict:
         """Attach the blame on the first sample if it is requested or an output exceeds its tolerance, with
-        nodes ranked by the error that they add to the outputs.
+        nodes ranked by the error that they add to the outputs; without these errors, which take many runs,
+        where a page alone asks.
 
         Raises as `verdict` does.
         """
-        if verdict.blame is not None or not verdict.outputs or not (self.per_node or verdict.is_far):
+        is_ranked = self.per_node or verdict.is_far
+        if verdict.blame is not None or not verdict.outputs or not (is_ranked or for_page):
             return verdict
         single = replace(of_source(data, verdict.inputs), steps=1)
         first = next(iter(feeds.feeds(original, single)))
         result = run_arguments.model("rewritten", rewritten)
-        by_node = sensitivity.by_node(original, result, first, self.libraries)
+        by_node = sensitivity.by_node(original, result, first, self.libraries) if is_ranked else None
         blamed = blame(
             original, result, first, effects=by_node, device=verdict.witness, libraries=self.libraries
         )

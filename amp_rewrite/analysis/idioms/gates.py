@@ -68,21 +68,29 @@ def _is_polynomial(node: ir.Node) -> bool:
 
 _MOST = 8
 """The most nodes of any of these patterns from the data to the operator that saturates."""
-_FRONT = part("front", computed("x", _is_polynomial, _MOST))
-_SCALED = op("Mul Div", _X, number())
-_GATED = op("Mul", steps(_beside_number, op(" ".join(_SPELL), _FRONT)), either(_X, part("data", _SCALED)))
-_UNSCALED = op("Mul", steps(_beside_addend, op("Erf Tanh", _FRONT)), _X)
-_HALVED = either(part("last", op("Mul", _UNSCALED, number())), op("Div", _UNSCALED, number()))
-_TOTAL = op("Add", op("Exp", either(op("Neg", _X), op("Mul", _X, number()))), number(1.0))
-_INVERSE = either(op("Div", number(1.0), _TOTAL), op("Reciprocal", _TOTAL))
+
+
+def _gated() -> Pattern:
+    """Return the pattern of data times what saturates, in either order of the constant factors."""
+    front = part("front", computed("x", _is_polynomial, _MOST))
+    data = either(_X, part("data", op("Mul Div", _X, number())))
+    unscaled = op("Mul", steps(_beside_addend, op("Erf Tanh", front)), _X)
+    halved = either(part("last", op("Mul", unscaled, number())), op("Div", unscaled, number()))
+    return either(halved, op("Mul", steps(_beside_number, op(" ".join(_SPELL), front)), data))
+
+
+def _over_exponential() -> Pattern:
+    """Return the pattern of data over 1 + exp(-data)."""
+    total = op("Add", op("Exp", either(op("Neg", _X), op("Mul", _X, number()))), number(1.0))
+    inverse = either(op("Div", number(1.0), total), op("Reciprocal", total))
+    return either(op("Div", _X, total), op("Mul", _X, inverse))
+
+
 _ACTIVATIONS: tuple[tuple[str, int, Pattern], ...] = (
-    *((operator, 6, either(_HALVED, _GATED)) for operator in _SPELL),
-    ("Exp", 4, either(op("Div", _X, _TOTAL), op("Mul", _X, _INVERSE))),
+    *((operator, 6, _gated()) for operator in _SPELL),
+    ("Exp", 4, _over_exponential()),
 )
 """Rarest operator of each kind, number of nodes from there to the end, and the pattern that they spell."""
-
-_FACTORED = ["Add", *["Mul"] * 4]
-"""The factored tanh Gelu; the fusion of the one with Pow also takes a preceding Cast."""
 
 
 def _is_fused_in_float32(core: str, match: Match) -> bool:
@@ -96,7 +104,9 @@ def _is_fused_in_float32(core: str, match: Match) -> bool:
         return front == ["Mul"]
     if core == "Erf":
         return front == ["Div"] and not {"data", "last"}.isdisjoint(match.parts)
-    return core == "Tanh" and front == _FACTORED and "data" in match.parts
+    # the factored form; the fusion of the one with Pow also takes a preceding Cast
+    is_factored = front == ["Add", "Mul", "Mul", "Mul", "Mul"]
+    return core == "Tanh" and is_factored and "data" in match.parts
 
 
 def find_activations(graph: UnitGraph, half: Half) -> Iterator[Idiom]:

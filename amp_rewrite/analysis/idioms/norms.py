@@ -32,13 +32,6 @@ CENTRED: Operator = ("", "LayerNormalization")
 MEAN: Operator = ("", "RMSNormalization")
 SUM: Operator = ("", "LpNormalization")
 GROUPS: Operator = ("", "GroupNormalization")
-_REDUCTIONS = {
-    "ReduceMean": MEAN,
-    "ReduceSum": SUM,
-    "ReduceSumSquare": SUM,
-    "ReduceL2": SUM,
-}
-"""Reductions to a power mean or sum."""
 _LONGEST = 12
 """Maximum number of nodes from the reduction to the quotient."""
 _ONE_TYPE = 17
@@ -108,21 +101,24 @@ def _is_given(value: ir.Value) -> bool:
 _GIVEN = moved(fits(_is_given))
 _PARAMETER = either(_GIVEN, op("Add", _GIVEN, _GIVEN))
 _X = var("x")
-_DATA_MEAN = when(steps(_shapes_a_mean, op("ReduceMean ReduceSum", _X), alone=False), _is_mean)
-_LEFT = part("centring", op("Sub", _X, _DATA_MEAN))
-_WEIGHTED = either(_LEFT, op("Mul", _LEFT, _PARAMETER))
-_MEAN_OF_SQUARES = part("power", op("ReduceMean ReduceSum", _square(_X)))
-_VARIANCE = op(
-    "Sub",
-    steps(_passes_on, _MEAN_OF_SQUARES),
-    part("square of the mean", _square(op("ReduceMean", _X))),
-)
-_NORM = either(_norm(_LEFT, dividend=_WEIGHTED), _norm(_X), _norm(_X, _VARIANCE, _WEIGHTED))
-_GROUPED = op("Reshape", op("InstanceNormalization", op("Reshape", _X)))
+
+
+def _norms() -> Pattern:
+    """Return the pattern of data, centred or not, over a root of their power mean or of their variance."""
+    mean = when(steps(_shapes_a_mean, op("ReduceMean ReduceSum", _X), alone=False), _is_mean)
+    centred = part("centring", op("Sub", _X, mean))
+    weighted = either(centred, op("Mul", centred, _PARAMETER))
+    mean_of_squares = steps(_passes_on, part("power", op("ReduceMean ReduceSum", _square(_X))))
+    square_of_mean = part("square of the mean", _square(op("ReduceMean", _X)))
+    variance = op("Sub", mean_of_squares, square_of_mean)
+    return either(_norm(centred, dividend=weighted), _norm(_X), _norm(_X, variance, weighted))
+
+
+_NORM = _norms()
 
 
 def _idiom(norm: Norm, opset: int, options: Options) -> Idiom:
-    operator = CENTRED if norm.centring else _REDUCTIONS.get(norm.reduction.op_type, MEAN)
+    operator = CENTRED if norm.centring else MEAN if norm.reduction.op_type == "ReduceMean" else SUM
     outer = tuple(_weights(norm.result.outputs[0]))
     is_one = norm.reduction.op_type == "ReduceL2" and not norm.centring and options.target.norms_in_float32
     typed_as = _typed_as(norm, operator, outer, opset, options.half)
@@ -157,7 +153,7 @@ _WEIGHT_AND_BIAS = 2
 
 def find(graph: UnitGraph) -> Iterator[Norm]:
     """Yield the written-out norms of a model."""
-    for node in graph.nodes_of(*_REDUCTIONS):
+    for node in graph.nodes_of("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"):
         norm = _of(node)
         if norm is not None:
             yield norm
@@ -193,9 +189,10 @@ def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
     """Yield GroupNormalizations as exporters write them: groups as the channels of an InstanceNormalization,
     whose kernel computes mean and variance in float32 whatever its type: all of these have one colour.
     """
+    grouped = op("Reshape", op("InstanceNormalization", op("Reshape", _X)))
     for node in graph.nodes_of("InstanceNormalization"):
         end = patterns.only_reader(node.outputs[0])
-        match = patterns.match(_GROUPED, end.outputs[0]) if end is not None and end.outputs else None
+        match = patterns.match(grouped, end.outputs[0]) if end is not None and end.outputs else None
         if end is not None and match is not None and patterns.are_closed(match.nodes, end):
             weights = _weights(end.outputs[0])
             yield Idiom(GROUPS, match.values["x"], outer=(*match.but(), *weights))

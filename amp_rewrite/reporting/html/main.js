@@ -2,7 +2,7 @@
 
 /* Puts the page together. */
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = Graph.complete(JSON.parse(document.getElementById("data").textContent));
   const byId = (id) => document.getElementById(id);
   const kindsOf = (box) => [...new Set(box.units.map((unit) => data.reasons[unit].kind))];
   data.stepChip = (index) => Step.chip(data, index);

@@ -31,9 +31,9 @@ const Overview = (() => {
   }
 
   /** Where the model comes from, what it takes and gives, and what was asked for. */
-  function model({ card, half }) {
-    const facts = Dom.table(card.facts.map(([term, text]) => [term, name(text)]));
-    const ports = card.ports.map((port) =>
+  function model({ facts: all, ports: borders, half }) {
+    const facts = Dom.table(all.map(([term, text]) => [term, name(text)]));
+    const ports = borders.map((port) =>
       el(
         "li",
         {},

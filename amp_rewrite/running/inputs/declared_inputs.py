@@ -150,16 +150,6 @@ def refuse_wrong_names(names: Collection[str], inputs: Mapping[str, Input], wher
             raise declared.error("is missing", where=where, remedy=f"add it, as {declared.type_text}")
 
 
-def check_declared(declared: Input, shape: tuple[int, ...], dtype: np.dtype[Any], where: str | Path) -> None:
-    """Raise the FeedError of `coerce` if no array of this shape and type fits the input."""
-    if declared.structure is Structure.OTHER:
-        return
-    is_sequence = declared.structure is Structure.SEQUENCE
-    fits = not (is_sequence and not shape) and _fits(declared, shape[1:] if is_sequence else shape)
-    if not fits or _convert(np.empty(0, dtype), declared.dtype) is None:
-        raise _mismatch(declared, shape, dtype, where)
-
-
 def _tensor(declared: Input, array: Array, where: str | Path) -> Array:
     converted = _convert(array, declared.dtype) if _fits(declared, array.shape) else None
     if converted is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import zipfile
@@ -13,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
@@ -33,7 +31,6 @@ from amp_rewrite.running.inputs import synthetic
 from amp_rewrite.running.inputs.declared_inputs import (
     Input,
     Structure,
-    check_declared,
     coerce,
     inputs_of,
     refuse_unknown,
@@ -43,8 +40,6 @@ from amp_rewrite.running.inputs.values import ImageRange
 from amp_rewrite.running.sequences import sequences
 from amp_rewrite.running.sessions import Feeds
 
-# NumPy's .npz archives: the headers are checked against a model's inputs before any array is read.
-
 SAVE = "save arrays of numbers with numpy.savez"
 """The remedy for an invalid archive, or one with other contents."""
 
@@ -52,23 +47,18 @@ SAVE = "save arrays of numbers with numpy.savez"
 def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
     """Return the arrays of an `.npz` by name.
 
-    A few kilobytes can inflate to any size, so only headers are inflated until all of them are accepted: each
-    array must be an input of the model with the right shape, and together they must fit into memory. Raises
-    FeedError otherwise, and for a file that is damaged, encrypted, or not an archive.
+    A few kilobytes can inflate to any size, so nothing is inflated before the sizes that the archive states,
+    beyond which no member is read, are known to fit into memory. Raises FeedError if they do not, for a
+    member that is no input, and for a file that is damaged, encrypted, or not an archive.
     """
     try:
         with reading.open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             refuse_unknown(members, inputs, path)
-            total_bytes = 0
-            for name, member in members.items():
-                shape, dtype = _header(archive, member)
-                check_declared(inputs[name], shape, dtype, path)
-                total_bytes += math.prod(shape) * dtype.itemsize
-            free = available()
-            if free is not None and total_bytes > free:
+            total, free = sum(info.file_size for info in members.values()), available()
+            if free is not None and total > free:
                 raise FeedError(
-                    f"would take {total_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
+                    f"would take {total / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB of memory are free",
                     where=path,
                     remedy="give a smaller sample",
                 )
@@ -84,30 +74,6 @@ def read(path: Path, inputs: Mapping[str, Input]) -> dict[str, NDArray[Any]]:
     except Exception as error:  # zipfile, its codecs and NumPy's header parser have no common base class
         problem = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
         raise FeedError(f"cannot be read ({problem})", where=path, remedy=SAVE) from error
-
-
-def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the declared shape and element type of a member."""
-    if member.flag_bits & _ENCRYPTED:
-        raise ValueError("it is encrypted")
-    with archive.open(member) as file:
-        shape, _, dtype = _PARSERS[npy.read_magic(file)](file)
-        follows = member.file_size - file.tell()
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != follows:
-        raise ValueError(f"{member.filename} does not have the size of its shape")
-    return shape, dtype
-
-
-_ENCRYPTED = 1
-"""The flag bit of encrypted members in zip archives."""
-
-_PARSERS = {
-    (1, 0): npy.read_array_header_1_0,
-    (2, 0): npy.read_array_header_2_0,
-    (3, 0): npy.read_array_header_2_0,  # differs in field names only, and no input has fields
-}
 
 
 _LONGEST = 200

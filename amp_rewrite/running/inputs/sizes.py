@@ -2,151 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.model.traversal import every_node
-from amp_rewrite.onnx_types import control_flow, schema
-from amp_rewrite.operators.catalogue import RECURRENT
-from amp_rewrite.operators.record import FIRST, Holds
+from amp_rewrite.operators.record import Role, Trait
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
+from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape, batch_axis, stored_batch
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
-Shape = tuple[int, ...]
-
-# The node inputs that a value reaches, directly or through operators that only move or cast it.
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInput:
-    """An input of a node, by position."""
-
-    node: ir.Node
-    index: int
-
-    @property
-    def operator(self) -> str:
-        """The operator in the form of operator lists: `Add`, or `com.microsoft:BiasGelu`."""
-        return schema.written(self.node.domain, self.node.op_type)
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Operator and index: the key in tables of node inputs."""
-        return self.operator, self.index
-
-    def attribute(self, name: str, default: int = 0) -> int:
-        """Return the integer attribute `name`, or `default` if it is not set."""
-        return self.node.attributes.get_int(name, default)
-
-    def input_at(self, index: int) -> ir.Value | None:
-        """Return the node's input at `index`; None if absent."""
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
-
-    def stored_shape(self, index: int) -> Shape:
-        """Return the shape of the constant input at `index`; empty if it is no constant."""
-        tensor = stored_as(self.input_at(index))
-        return () if tensor is None else tuple(tensor.shape.numpy())
-
-    def axis_of(self, value: ir.Value, axis: int) -> int | None:
-        """Return the axis of this input for an axis of a value read directly, cast or transposed; None for
-        any other path.
-        """
-        source = self.input_at(self.index)
-        producer = None if source is None else source.producer()
-        if source is value:
-            return axis
-        if producer is None or producer.inputs[:1] != (value,):
-            return None
-        order = list(producer.attributes.get_ints("perm", ()))
-        if producer.op_type == "Transpose" and axis in order:
-            return order.index(axis)
-        return axis if producer.op_type == "Cast" else None
-
-
-class Consumers:
-    """The dataflow from values to node inputs in a graph and its subgraphs.
-
-    `batch` is the batch size of constant initial states of recurrent layers; None without such.
-    """
-
-    def __init__(self, graph: ir.Graph) -> None:
-        self._leaving: dict[ir.Value, list[ir.Value]] = {}
-        self.batch: int | None = None
-        for node in every_node(graph):
-            for binding in control_flow.bindings(node) or ():
-                for body, index in binding.leaves:
-                    outer = (node.outputs[i] for i in binding.outputs)
-                    self._leaving.setdefault(body.outputs[index], []).extend(outer)
-            self.batch = self.batch or _stored_batch(node)
-
-    def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
-        """Return the node inputs that the value reaches, directly or moved and cast; nearest first."""
-        uses: dict[NodeInput, None] = {}
-        queue, visited = [value], {value}
-        while queue:
-            current = queue.pop(0)
-            direct = [NodeInput(node, index) for node, index in current.uses()]
-            uses.update(dict.fromkeys(direct))
-            following = (*self._leaving.get(current, ()), *(v for use in direct for v in _carried_to(use)))
-            queue += [v for v in dict.fromkeys(following) if v not in visited]
-            visited.update(following)
-        return tuple(uses)
-
-
-def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
-    """Yield the outputs that carry the elements of this node input."""
-    bindings = control_flow.bindings(use.node)
-    if bindings is not None:
-        entered = (binding.enters for binding in bindings if use.index in binding.inputs)
-        return [body.inputs[i] for enters in entered for body, i in enters]
-    record = record_of(use.node)
-    converts = use.operator in ("CastLike", "DequantizeLinear") or record.holds in (
-        Holds.OPTIONAL,
-        Holds.CONTENT,
-    )
-    return use.node.outputs if use.index in (FIRST if converts else record.carries) else ()
-
-
 # Sizes that operators require of their inputs by the shapes of their weights, states and positions.
-
-_STATES = (5, 6)
-"""The inputs of a recurrent layer that are its initial hidden state, and the cell of an LSTM."""
-
-
-def _batch_axis(layer: ir.Node) -> int:
-    """Return the batch axis of data and states: 1 in [sequence, batch, features] and [directions, batch,
-    hidden], or 0, according to `layout`.
-    """
-    return 0 if layer.attributes.get_int("layout", 0) else 1
-
-
-def _stored_batch(layer: ir.Node) -> int | None:
-    """Return the batch size of a layer's constant initial state; None if it has none."""
-    if layer.op_type not in RECURRENT or layer.domain:
-        return None
-    shapes = (NodeInput(layer, index).stored_shape(index) for index in _STATES)
-    return next((int(shape[_batch_axis(layer)]) for shape in shapes if len(shape) == 3), None)
-
-
-def _columns(axis: int, use: NodeInput, weight: Shape, _consumers: Consumers) -> int | None:
-    """Return the size of the contracted axis of a Gemm's first matrix."""
-    is_inner = axis == (0 if use.attribute("transA") else 1)
-    return weight[use.attribute("transB")] if is_inner else None
-
-
-def _layer_batch(axis: int, use: NodeInput, _weight: Shape, _consumers: Consumers) -> int | None:
-    return _stored_batch(use.node) if axis == _batch_axis(use.node) else None
-
 
 _SPATIAL = 2
 """The first spatial axis of an image."""
@@ -181,18 +51,23 @@ def _positions(addition: NodeInput) -> Shape:
     return (*indices, *table[1:]) if table and stored_as(node.inputs[1]) is not None else ()
 
 
-_Required = Callable[[NodeInput, Shape, Consumers], int | None]
-_REQUIRED: Mapping[tuple[str, int, int], _Required] = {
-    ("MatMul", 0, -1): lambda _use, weight, _: weight[-2],
-    **{("Gemm", 0, axis): partial(_columns, axis) for axis in (0, 1)},
-    ("Conv", 0, 1): lambda use, weight, _: weight[1] * use.attribute("group", 1),
-    **{("Conv", 0, axis): partial(_patched_side, axis) for axis in (2, 3, 4)},
-    **{(layer, 0, axis): partial(_layer_batch, axis) for layer in RECURRENT for axis in (0, 1)},
-    **{(layer, 0, 2): lambda _use, weight, _: weight[2] for layer in RECURRENT},
-}
-"""By operator, input and axis (from the end where it is negative): the size that its weight, of this shape,
-or a stored state or position requires.
-"""
+def _required(use: NodeInput, axis: int, rank: int, consumers: Consumers) -> int | None:
+    """Return the size that the weight of a node, or a stored state or position, requires of an axis of its
+    first input, which has this rank; None where nothing does.
+    """
+    weight = use.stored_shape(1)
+    if use.index or len(weight) < 2:
+        return None
+    if use.record.traits & Trait.RECURRENT:
+        return weight[2] if axis == 2 else stored_batch(use.node) if axis == batch_axis(use.node) else None
+    if use.operator == "MatMul":
+        return weight[-2] if axis == rank - 1 else None
+    if use.operator == "Gemm":
+        is_inner = axis == (0 if use.attribute("transA") else 1)
+        return weight[use.attribute("transB")] if is_inner else None
+    if use.operator != "Conv" or not axis:
+        return None
+    return weight[1] * use.attribute("group", 1) if axis == 1 else _patched_side(axis, use, weight, consumers)
 
 
 # Sizes suggested by the words of a name and by the position of an axis.
@@ -222,15 +97,6 @@ def name_words(text: str) -> frozenset[str]:
     return frozenset(part.lower() for part in parts if len(part) > 1 or part == text)
 
 
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
 def _is_formula(symbol: str) -> bool:
     """True if a symbol is a formula of others, such as `past + seq` or `2*s0`; `batch-size` is a name."""
     return bool(re.search(r"[+*]|//|\s[-/]\s", symbol))
@@ -238,16 +104,11 @@ def _is_formula(symbol: str) -> bool:
 
 def _evaluate(formula: str, sizes: Mapping[str, int]) -> int:
     """Evaluate a formula to at least 0; SEQUENCE if it is malformed or has a symbol without a size."""
-
-    def value(term: ast.expr) -> int:
-        if isinstance(term, ast.BinOp):
-            return _OPERATIONS[type(term.op)](value(term.left), value(term.right))
-        return int(str(term.value)) if isinstance(term, ast.Constant) else sizes[ast.unparse(term)]
-
     try:
-        return max(0, value(ast.parse(formula.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
+        size = ir.SymbolicDim(formula.replace(" / ", " // ")).evaluate(sizes)
+    except ValueError:
         return SEQUENCE
+    return max(0, size) if isinstance(size, int) else SEQUENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,15 +209,11 @@ class Sizing:
     def _required(self, dim: _OpenDim) -> int | None:
         """Return the size that weights, states and positions of the consumers require."""
         value = dim.input.value
-        for use in self._consumers.of(value):
-            axis, weight = use.axis_of(value, dim.axis), use.stored_shape(1)
-            if axis is not None and len(weight) > 1:
-                keys = ((*use.key, axis), (*use.key, axis - len(dim.dims)))
-                rule = next((_REQUIRED[key] for key in keys if key in _REQUIRED), None)
-                size = None if rule is None else rule(use, weight, self._consumers)
-                if size is not None:
-                    return size
-        return None
+        uses = ((use, use.axis_of(value, dim.axis)) for use in self._consumers.of(value))
+        sizes = (
+            _required(use, axis, len(dim.dims), self._consumers) for use, axis in uses if axis is not None
+        )
+        return next((size for size in sizes if size is not None), None)
 
     def _named(self, dim: _OpenDim) -> int | None:
         """Return the size that the words of its symbol suggest."""
@@ -380,7 +237,7 @@ class Sizing:
     def _batch(self, dim: _OpenDim) -> int | None:
         """Return the batch size of another input for an unnamed second axis of a recurrent state."""
         uses = self._consumers.of(dim.input.value) if len(dim.dims) == 3 and dim.axis == 1 else ()
-        if dim.axis and not any(use.operator in RECURRENT and use.index in _STATES for use in uses):
+        if dim.axis and not any(use.role is Role.STATE for use in uses):
             return None
         batches = (d.key for d in self._open if d.is_batch and d.key in self._sizes)
         key = next(batches, "")

@@ -16,8 +16,9 @@ from amp_rewrite.model import inlining
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import Ranges
 from amp_rewrite.running.inputs import declared_inputs, values
+from amp_rewrite.running.inputs.consumers import Consumers
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
-from amp_rewrite.running.inputs.sizes import Consumers, Sizing
+from amp_rewrite.running.inputs.sizes import Sizing
 from amp_rewrite.running.inputs.values import BRANCHES, ImageRange, InputSpec
 
 SEQUENCE_LENGTH = 2

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from amp_rewrite.bounds import given
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.numerics.half import FLOAT16
+from amp_rewrite.operators.record import Role, Trait
+from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape, kept
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
-from amp_rewrite.running.inputs.masks import kept
-from amp_rewrite.running.inputs.sizes import AUDIO, CHANNELS, Consumers, NodeInput, Shape, name_words
-from amp_rewrite.running.inputs.voice import voice
+from amp_rewrite.running.inputs.sizes import AUDIO, CHANNELS, name_words
 
 Array = NDArray[Any]
 
@@ -87,7 +87,7 @@ class InputSpec:
     @property
     def chooses(self) -> bool:
         """True if it is the condition of an If."""
-        return self.dtype == ir.DataType.BOOL and self.reaches(_node_inputs("If", 0))
+        return self.dtype == ir.DataType.BOOL and any(use.key == ("If", 0) for use in self.uses)
 
     def full(self, value: float) -> Array:
         """Return an array filled with `value`."""
@@ -97,9 +97,9 @@ class InputSpec:
         """Return uniformly distributed random numbers."""
         return self.random.uniform(low, high, self.shape)
 
-    def reaches(self, inputs: frozenset[tuple[str, int]]) -> bool:
-        """Return whether it reaches one of these node inputs, directly or moved and cast."""
-        return any(use.key in inputs for use in self.uses)
+    def reaches(self, *roles: Role) -> bool:
+        """Return whether it reaches a node input with one of these roles, directly or moved and cast."""
+        return any(use.role in roles for use in self.uses)
 
     def shape_of(self, value: ir.Value | None) -> Shape:
         """Return the shape of another value, also through Cast and DequantizeLinear; empty if unknown."""
@@ -140,11 +140,6 @@ def tensor(spec: InputSpec) -> Array:
     return np.asarray(values).astype(spec.dtype.numpy())
 
 
-def _node_inputs(operators: str, *indices: int) -> frozenset[tuple[str, int]]:
-    """Return the keys of the inputs at these indices, for operators separated by spaces."""
-    return frozenset((operator, index) for operator in operators.split() for index in indices)
-
-
 def _is_past(name: str, shape: Shape) -> bool:
     """True if it is state from previous steps, by its name; caches of cosine tables have fewer axes."""
     return bool(name_words(name) & {"past", "cache"}) and len(shape) >= 3
@@ -162,11 +157,6 @@ SIDE = 4
 """The height and width in a synthetic shape: small, but enough to compute with."""
 TRIP_COUNT = 3
 """The number of iterations of a loop whose trip count is an input."""
-
-_MASKED = _node_inputs("Sub", 1) | _node_inputs("Equal", 0, 1) | _node_inputs("Where Not", 0)
-_COUNTS = _node_inputs("Loop", 0) | _node_inputs("Less LessOrEqual Greater GreaterOrEqual", 0, 1)
-"""Trip counts, and what a loop's condition compares its counter with."""
-_DIVISORS = _node_inputs("Div Mod", 1)
 
 
 def _position(spec: InputSpec) -> Array | None:
@@ -203,36 +193,23 @@ def _entries(spec: InputSpec, use: NodeInput) -> int | None:
     """
     if use.key == ("OneHot", 0):
         return _stored_number(use.input_at(1))
-    if use.key not in _TABLES:
+    if use.role is not Role.INDEX:
         return None
-    shape = spec.shape_of(use.input_at(_TABLES[use.key]))
+    shape = spec.shape_of(use.input_at(use.record.tables.get(use.index, 0)))
     if use.operator in ("GatherND", "ScatterND"):
         return min(shape, default=1)
     axis = use.attribute("axis", use.attribute("gather_axis"))
     return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
 
-_TABLES: dict[tuple[str, int], int] = {
-    **dict.fromkeys(_node_inputs("Gather GatherElements ScatterElements GatherND ScatterND", 1), 0),
-    ("com.microsoft:GatherBlockQuantized", 1): 0,
-    ("com.microsoft:EmbedLayerNormalization", 0): 2,
-    ("com.microsoft:EmbedLayerNormalization", 1): 4,
-    ("com.microsoft:EmbedLayerNormalization", 8): 3,
-}
-"""Node inputs that are indices, with the input index of their table."""
-
-
 def _length(spec: InputSpec) -> Array | None:
     """Return the full length of the data in the time axis of a recurrent layer or ReverseSequence."""
     for use in spec.uses:
-        if use.key in _LENGTHS and (data := spec.shape_of(use.input_at(0))):
+        if use.role is Role.LENGTH and (data := spec.shape_of(use.input_at(0))):
             return spec.full(data[use.attribute("time_axis")])
     others = [shape for shape in spec.others if len(shape) > 1]
     is_length = spec.words & {"len", "lens", "length", "lengths"}
     return spec.full(others[0][1]) if is_length and others else None
-
-
-_LENGTHS = _node_inputs("LSTM GRU RNN", 4) | _node_inputs("ReverseSequence", 1)
 
 
 def _compared(spec: InputSpec) -> Array | None:
@@ -244,10 +221,14 @@ def _compared(spec: InputSpec) -> Array | None:
 
 
 def _by_use(spec: InputSpec) -> Array | None:
-    """Return what keeps everything for masks of several axes, and small trip counts for loops."""
-    if spec.reaches(_MASKED) and len(spec.shape) > 1:
+    """Return what keeps everything for masks of several axes, and small trip counts for loops, also where a
+    loop's condition compares its counter.
+    """
+    masked = {("Sub", 1), ("Equal", 0), ("Equal", 1), ("Where", 0), ("Not", 0)}
+    if len(spec.shape) > 1 and any(use.key in masked for use in spec.uses):
         return spec.full(kept(spec.input.value, spec.consumers))
-    return spec.full(TRIP_COUNT) if spec.is_single and spec.reaches(_COUNTS) else None
+    counts = spec.reaches(Role.COUNT) or any(use.record.traits & Trait.ORDERS for use in spec.uses)
+    return spec.full(TRIP_COUNT) if spec.is_single and counts else None
 
 
 def _operand(spec: InputSpec) -> Array | None:
@@ -258,8 +239,8 @@ def _operand(spec: InputSpec) -> Array | None:
     """
     for use in spec.uses:
         is_whole = spec.is_single or use.input_at(use.index) is spec.input.value
-        if use.key in _OPERANDS and is_whole:
-            numbers = _OPERANDS[use.key](spec, use, spec.shape_of(use.input_at(0)))
+        if use.role in _OPERANDS and is_whole:
+            numbers = _OPERANDS[use.role](spec, use, spec.shape_of(use.input_at(0)))
             if numbers:
                 fits = spec.shape == (len(numbers),)
                 return np.array(numbers) if fits else spec.full(min(numbers))
@@ -283,18 +264,15 @@ def _parts(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
 
 
 _Operand = Callable[[InputSpec, NodeInput, Shape], Sequence[int]]
-_OPERANDS: dict[tuple[str, int], _Operand] = {
-    ("Resize", 3): lambda _spec, _use, data: [*data[:2], *(2 * size for size in data[2:])],
-    ("Reshape", 1): lambda spec, _use, _data: [-1, *[1] * (spec.length - 1)],
-    **dict.fromkeys(_node_inputs("Split SplitToSequence", 1), _parts),
-    **dict.fromkeys(
-        [("Slice", 1), ("CumSum", 1), ("CumProd", 1), ("Pad", 1)],
-        lambda spec, _use, _data: [0] * spec.length,
-    ),
-    ("Slice", 2): _ends,
-    **dict.fromkeys([("Slice", 3), ("Unsqueeze", 1)], lambda spec, _use, _data: range(spec.length)),
+_OPERANDS: dict[Role | None, _Operand] = {
+    Role.SIZES: lambda _spec, _use, data: [*data[:2], *(2 * size for size in data[2:])],
+    Role.SHAPE: lambda spec, _use, _data: [-1, *[1] * (spec.length - 1)],
+    Role.PARTS: _parts,
+    Role.ORIGIN: lambda spec, _use, _data: [0] * spec.length,
+    Role.END: _ends,
+    Role.AXES: lambda spec, _use, _data: range(spec.length),
 }
-"""Node inputs that determine shapes, and valid values; empty if the shape of the data is unknown."""
+"""Valid values of what determines shapes; empty if the shape of the data is unknown."""
 
 
 def _small(spec: InputSpec) -> Array:
@@ -302,7 +280,7 @@ def _small(spec: InputSpec) -> Array:
     if spec.words & {"size", "sizes", "shape"} and len(spec.shape) == 1:
         batch = next((shape[0] for shape in spec.others if shape), 1)
         return np.array([batch, CHANNELS, *[SIDE] * spec.length][: spec.length])
-    if spec.reaches(_DIVISORS) or len(spec.shape) <= 1:
+    if spec.reaches(Role.DIVISOR) or len(spec.shape) <= 1:
         return spec.full(1)
     if spec.dtype in (ir.DataType.UINT8, ir.DataType.INT8):
         limits = np.iinfo(spec.dtype.numpy())
@@ -326,30 +304,17 @@ _INTEGERS: tuple[Rule, ...] = (
 
 _POSITIVE = (0.1, 1.0)
 _DOMAINS = (
-    (_node_inputs("Acosh", 0), (1.1, 2.0)),
-    (
-        _node_inputs("Acos Asin Atanh", 0)
-        | _node_inputs("NonMaxSuppression", 3, 4)
-        | _node_inputs("Dropout", 1),
-        (0.1, 0.9),
-    ),
-    (
-        _node_inputs("Sqrt Log Reciprocal", 0)
-        | _node_inputs("Div", 1)
-        | _node_inputs("BatchNormalization", 4),
-        _POSITIVE,
-    ),
+    ((Role.ABOVE_ONE,), (1.1, 2.0)),
+    ((Role.SHARE,), (0.1, 0.9)),
+    ((Role.RADICAND, Role.LOGARITHM, Role.DIVISOR), _POSITIVE),
 )
-"""Node inputs with a restricted domain, and bounds within it: ratios, variances, denominators."""
-_ADDED_MASKS = _node_inputs("Attention", 3) | _node_inputs(
-    "com.microsoft:Attention com.microsoft:MultiHeadAttention", 5
-)
-_SCALES = _node_inputs("Resize", 2) | _node_inputs("Upsample", 1)
+"""Bounds within restricted domains."""
 
 
 def _mask(spec: InputSpec) -> Array | None:
     """Return 0 for the past and for an additive softmax mask, and what keeps everything for other masks."""
-    if _is_past(spec.input.name, spec.shape) or spec.reaches(_ADDED_MASKS):
+    attended = (use for use in spec.uses if use.record.traits & Trait.MULTIPLIES)
+    if _is_past(spec.input.name, spec.shape) or any(use.role is Role.SCORES for use in attended):
         return spec.full(0)
     if "mask" not in spec.words:
         return None
@@ -362,15 +327,15 @@ def _mask(spec: InputSpec) -> Array | None:
 
 def _scales(spec: InputSpec) -> Array | None:
     """Return scales of 2 for all axes but batch and channels."""
-    if not spec.reaches(_SCALES) or len(spec.shape) != 1:
+    if not spec.reaches(Role.SCALE) or len(spec.shape) != 1:
         return None
     return np.where(np.arange(spec.length) < 2, 1.0, 2.0)
 
 
 def _in_domain(spec: InputSpec) -> Array | None:
     """Return numbers in the domain of the functions that they or their sums reach, narrowest domain first."""
-    for inputs, (low, high) in _DOMAINS:
-        if spec.reaches(inputs):
+    for roles, (low, high) in _DOMAINS:
+        if spec.reaches(*roles):
             return spec.uniform(low, high)
     positive = any(_needs_positive(spec.consumers, use, _MOST_SUMS) for use in spec.uses)
     return spec.uniform(*_POSITIVE) if positive else None
@@ -384,16 +349,16 @@ _FEW = 1 << 16
 
 def _needs_positive(consumers: Consumers, use: NodeInput, depth: int) -> bool:
     """Return whether the operand of this use, or a sum of it, is a radicand or a divisor."""
-    if use.key in _node_inputs("Sqrt Log", 0):
+    if use.role in (Role.RADICAND, Role.LOGARITHM):
         return True
-    if use.key == ("Pow", 0):
+    if use.role is Role.BASE:
         exponent = stored_as(use.input_at(1))
         return exponent is None or bool(np.any(exponent.numpy() % 1) or np.any(exponent.numpy() < 0))
     if not depth or not _is_added_up(use):
         return False
     sums = consumers.of(use.node.outputs[0])
     is_reduced = use.operator != "Add"
-    divides = is_reduced and any(after.key in (("Reciprocal", 0), ("Div", 1)) for after in sums)
+    divides = is_reduced and any(after.role is Role.DIVISOR for after in sums)
     return divides or any(_needs_positive(consumers, after, depth - 1) for after in sums)
 
 
@@ -404,7 +369,8 @@ def _is_added_up(use: NodeInput) -> bool:
         return weights is not None and weights.size <= _FEW and bool(np.all(weights.numpy() >= 0))
     if use.operator == "Einsum":
         return len(use.node.inputs) == 1
-    return use.operator == "Add" or use.key in _node_inputs("ReduceSum ReduceMean", 0)
+    is_reduced = use.record.traits & Trait.AVERAGES and not use.record.traits & Trait.KEEPS_RANK
+    return use.operator == "Add" or (bool(is_reduced) and use.index == 0)
 
 
 def _declared(spec: InputSpec) -> Array | None:
@@ -429,8 +395,8 @@ def _audio(spec: InputSpec) -> Array | None:
     filters = (use.stored_shape(1) for use in spec.uses if use.key == ("Conv", 0))
     is_read = any(len(shape) == _AUDIO_RANK and shape[1] == 1 for shape in filters)
     is_long = len(sizes) == _AUDIO_RANK and sizes[-1] >= _LONG
-    is_wave = is_read or is_long or spec.words & _WAVES or spec.reaches(_node_inputs("STFT", 0))
-    return voice(spec.shape, spec.random) if is_wave else None
+    is_wave = is_read or is_long or spec.words & _WAVES or any(use.key == ("STFT", 0) for use in spec.uses)
+    return _voice(spec.shape, spec.random) if is_wave else None
 
 
 _AUDIO_RANK, _MOST_WAVES, _SHORTEST, _LONG = 3, 8, 256, 4096
@@ -438,6 +404,29 @@ _AUDIO_RANK, _MOST_WAVES, _SHORTEST, _LONG = 3, 8, 256, 4096
 as long in one channel.
 """
 _WAVES = AUDIO | {"pcm", "speech", "wav"}
+
+# A voice, as noise hides what recordings show: silence, harmonics, onsets.
+
+_RATE = 16_000
+"""The usual sampling rate of speech models."""
+_PITCH, _MELODY, _SYLLABLES = 120.0, 2.0, 3.0
+"""In Hz: the fundamental of a low voice, how often it moves by a quarter, and syllables."""
+_HARMONICS = 20
+_LOUD, _NOISE = 0.2, 1e-3
+"""Amplitudes: of the fundamental, and of noise, which silence has too (-60 dB)."""
+
+
+def _voice(shape: Shape, random: np.random.Generator) -> Array:
+    """Return harmonics under an envelope, with noise and silence, along the longest axis."""
+    axis = int(np.argmax(shape))
+    seconds = np.arange(shape[axis]) / _RATE
+    pitch = _PITCH * (1 + np.sin(2 * np.pi * _MELODY * seconds + random.uniform(0, 2 * np.pi)) / 4)
+    phase = 2 * np.pi * np.cumsum(pitch) / _RATE
+    tone = sum(np.sin(number * phase) / number for number in range(1, _HARMONICS + 1))
+    envelope = np.maximum(np.cos(2 * np.pi * _SYLLABLES * seconds), 0)
+    along = np.reshape(_LOUD * envelope * tone, [size if at == axis else 1 for at, size in enumerate(shape)])
+    return along + _NOISE * random.standard_normal(shape)
+
 
 _FLOATS: tuple[Rule, ...] = (
     _mask,
@@ -462,13 +451,12 @@ def is_free(spec: InputSpec) -> bool:
     recurrent state.
     """
     is_array = spec.dtype.is_floating_point() and spec.input.structure is Structure.TENSOR
-    if not is_array or spec.is_single or spec.words & _NORMALISED or spec.reaches(_STATES):
+    if not is_array or spec.is_single or spec.words & _NORMALISED or spec.reaches(Role.STATE):
         return False
     return all(rule(spec) is None for rule in _FLOATS[: _FLOATS.index(_audio)])
 
 
 _NORMALISED = frozenset(("pixel", "latent", "latents", "noise"))
-_STATES = _node_inputs("LSTM GRU RNN", 5) | _node_inputs("LSTM", 6)
 
 
 def stated_range(spec: InputSpec) -> ImageRange | None:
@@ -479,8 +467,7 @@ def stated_range(spec: InputSpec) -> ImageRange | None:
     1/255, 1/127.5 and the inverse of its usual standard deviations (57 to 59) are.
     """
     for use in spec.uses:
-        at = _CONSTANTS.get(use.key)
-        constant = None if at is None else stored_as(use.input_at(at))
+        constant = _beside_image(use)
         size = (
             0.0 if constant is None else float(np.abs(constant.numpy().astype(np.float64)).max(initial=0.0))
         )
@@ -490,10 +477,11 @@ def stated_range(spec: InputSpec) -> ImageRange | None:
     return None
 
 
-_CONSTANTS = {
-    **dict.fromkeys(_node_inputs("Add Div Min Mul Sub", 0), 1),
-    **dict.fromkeys(_node_inputs("Add Mul Sub", 1), 0),
-    ("BatchNormalization", 0): 3,
-    ("Clip", 0): 2,
-}
-"""Node inputs that read an image, with the input index of the constant."""
+def _beside_image(use: NodeInput) -> ir.TensorProtocol | None:
+    """Return the constant that a node subtracts from an image, scales it by or bounds it with."""
+    at: int | None = None
+    if use.record.traits & (Trait.ADDS | Trait.SCALES) or use.operator == "Min":
+        at = None if use.role is Role.DIVISOR else 1 - use.index
+    elif use.index == 0:
+        at = {"BatchNormalization": 3, "Clip": 2}.get(use.operator)
+    return None if at is None else stored_as(use.input_at(at))
