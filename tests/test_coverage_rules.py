@@ -44,7 +44,7 @@ def rules(tmp_path, content):
     """The rules of a file with that content."""
     path = tmp_path / "rules.yaml"
     path.write_text(content)
-    return coverage_rules.load(path)
+    return coverage_rules.collect([path])
 
 
 def test_a_file_says_all_that_flags_can(tmp_path):

@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite.policy.options import Options
-from amp_rewrite.preparing import norms_and_clips
+from amp_rewrite.preparing import operator_forms
 from tests import text
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, -3, -0.0, 0, 1e-45, 3, 6, 7, 3.4e38, -3.4e38], np.float32)
@@ -22,7 +22,7 @@ def test_both_give_the_same_bits(opset, low, high):
     model = text.unchecked(f'<ir_version: 7, opset_import: ["" : {opset}]> {graph}')
     prepared = ir.from_proto(model)
     options = Options(half="bfloat16") if opset > 11 else Options()
-    assert len(norms_and_clips.rewrite_clips(prepared, options.form)) == 1
+    assert len(operator_forms.rewrite_clips(prepared, options.form)) == 1
     before, after = (_run(onnxruntime, each) for each in (model, ir.to_proto(prepared)))
     if low == 0:
         before, after = before + np.float32(0), after + np.float32(0)  # -0.0 + 0.0 is 0.0

@@ -41,6 +41,25 @@ def test_a_value_is_restored_as_a_whole():
     assert compared(old, new).problem
 
 
+@pytest.mark.parametrize("power", [-30, -4, 12, 90])
+def test_what_was_half_times_a_power_of_two_is_restored(power):
+    """Beyond half's range and below it; unless one number is another, or half held few of the digits."""
+    random = np.random.default_rng(0)
+    old = np.ldexp(random.normal(0, 100, SIZE).astype(np.float32), power)
+
+    def restored(exponent):
+        return np.ldexp(np.ldexp(old, -exponent).astype(np.float16).astype(np.float32), exponent)
+
+    new = restored(power)
+    assert compared(old, new).uses == {Licence.RESTORED: 1}
+    other = np.nextafter(np.ldexp(new[70], -power).astype(np.float16), np.float16(0))
+    new[70] = np.ldexp(np.float32(other), power)
+    assert compared(old, new).problem.startswith("element ")
+    coarse = restored(power + 26)
+    assert 0 < np.unique(np.abs(coarse)).size < SIZE / 2
+    assert compared(old, coarse).problem
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_infinities_are_counted_in_every_block(sign):
     """Of both signs, where the original is finite."""
@@ -75,4 +94,4 @@ def test_packed_elements_are_the_same_wherever_they_are_stored(tmp_path, where):
     """Two of four bits in a byte, in the model or in a file; one that is another is found."""
     original = packed(tmp_path, "bytes")
     assert certify(original, packed(tmp_path, where)).proved
-    assert certify(original, packed(tmp_path, where, wrong=70)).problem.startswith("element 35 was ")
+    assert certify(original, packed(tmp_path, where, wrong=70)).problem.startswith("element 70 was ")

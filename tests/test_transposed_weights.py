@@ -13,7 +13,7 @@ import pytest
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.policy.options import Options, Pins
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.transposed_weights import reshaped
+from amp_rewrite.preparing.transposed_operands import reshaped
 from tests import model_files, text
 from tests.cuda_sessions import marks, worsened
 

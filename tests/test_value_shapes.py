@@ -1,12 +1,14 @@
 """The shapes that onnx infers, in the result."""
 
+import re
+
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 from amp_rewrite import pipeline
 from amp_rewrite.model import loading
-from amp_rewrite.onnx_types import shape_inference
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.process import worker
 from tests import text
@@ -18,7 +20,7 @@ PRODUCT = """g (float[n,4] x) => (float[n,4] y) <float[4,4] w> {
 def inferred(proto):
     """The shapes of the values that nodes make, in all graphs, as text."""
     model = loading.load(proto).model
-    value_shapes.infer_shapes(model, shape_inference.types(model))
+    value_shapes.infer_shapes(model, value_shapes.types(model))
     made = (value for node in model.graph.all_nodes() for value in node.outputs)
     return {value.name: str(value.shape) for value in made}
 
@@ -45,6 +47,32 @@ def test_what_finds_nothing_runs(value, found):
     session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
     (boxes,) = session.run(None, {"x": np.full((3, 4), value, np.float32)})
     assert boxes.shape == found
+
+
+EQUIVALENT = """
+float[b,3,4] q, float[b,5,8] k, float[b,5,6] v => y = MultiHeadAttention <num_heads=2> (q, k, v) | b,3,6
+float[b,3,4] q, float[b,2,5,8] k, float[b,2,5,6] v => y = MultiHeadAttention <num_heads=2> (q, k, v) | b,3,12
+float[b,5,2,3,4] q => y = MultiHeadAttention <num_heads=2> (q) | b,5,8
+float[b,3,16] q, float[b,2,7,4] p => y, n = GroupQueryAttention <num_heads=2, kv_num_heads=1>
+    (q, , , p, p) | b,3,8
+float[b,3,4] a, float[b,3,5] w => y = FusedMatMul <transA=1> (a, w) | b,4,5
+float[3,b,4] a, float[4,b,5] w => y = FusedMatMul <transBatchA=1, transBatchB=1> (a, w) | b,3,5
+float[b,3,64] a, uint8[5,2,16] w, float[10] s => y = MatMulNBits <K=64, N=5, block_size=32> (a, w, s) | b,3,5
+float[b,4,8,8] x, float[6,2,3,3] w => y = FusedConv <group=2, activation="Relu"> (x, w) | b,6,6,6
+float s, uint8 z, uint8[b,2] x, uint8[b,3] v => y = QLinearConcat <axis=1> (s, z, x, s, z, v, s, z) | b,5
+uint8[b,1] x, float s, uint8 z, uint8[b,3] v => y = QLinearAdd (x, s, z, v, s, z, s, z) | b,3
+float[b,3] x, float[3] w => y, m, i, n = SkipSimplifiedLayerNormalization (x, x, w) | b,3
+"""
+
+
+@pytest.mark.parametrize("row", EQUIVALENT.replace("\n    ", " ").strip().splitlines())
+def test_an_operator_of_onnxruntime_has_its_shape(row):
+    """What reads it has one as well; open dimensions keep their names."""
+    reads, node, shape = (part.strip() for part in re.split(r"=> (?=y)|\|", row))
+    call = re.sub(r"= (\w+)", r"= com.microsoft.\1", node, count=1)
+    graph = f"g ({reads}) => (float[r,r] out) {{ {call} out = Identity (y) }}"
+    header = '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]> '
+    assert inferred(onnx.parser.parse_model(header + graph))["y"].replace("'", "") == f"[{shape}]"
 
 
 def test_where_onnx_fails(monkeypatch):

@@ -10,8 +10,7 @@ import numpy as np
 
 from amp_rewrite.analysis.constant import NONE, Constant, Context, Findings
 from amp_rewrite.analysis.propagation import UnitUse, propagate
-from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE, effective_op
 from amp_rewrite.numerics import rounding
 from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.catalogue import having, moving

@@ -24,10 +24,10 @@ from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import Unit, UnitGraph, read_by
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import numbers, stored_as
-from amp_rewrite.model.dataflow import Forward
+from amp_rewrite.model.dataflow import Forward, varying_values
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.model.traversal import nodes_inner_first, varying_values
+from amp_rewrite.model.traversal import nodes_inner_first
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.record import Move, Role, Trait

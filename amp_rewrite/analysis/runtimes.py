@@ -10,10 +10,9 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import quantised_regions, transposed_operands
+from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
-from amp_rewrite.model.patterns import effective_op
-from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE, effective_op
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types
@@ -23,6 +22,7 @@ from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Level, Options
 from amp_rewrite.policy.targets import Target
+from amp_rewrite.preparing import transposed_operands
 
 
 def faults(graph: UnitGraph) -> Mapping[int, Evidence]:
@@ -229,7 +229,7 @@ def quantised(graph: UnitGraph, options: Options, float32: Container[int]) -> Ma
     borders = {unit for name in (DEQUANTIZE, QUANTIZE) for unit in graph.by_operator.get(name, ())}
     if not borders:
         return {}
-    regions = quantised_regions.find(node for nodes in graph.nodes.values() for node in nodes)
+    regions = patterns.find_regions(node for nodes in graph.nodes.values() for node in nodes)
     reads, gives = (set(graph.of_nodes(nodes)) for nodes in (regions.reads, regions.gives))
 
     def around(unit: int) -> Iterator[int]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis import runtimes
 from amp_rewrite.analysis.port_groups import OPAQUE, PortGroups
 from amp_rewrite.analysis.units import Unit, UnitGraph, Use, value_of
-from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types

@@ -1,60 +1,38 @@
-"""Element-wise comparison of stored tensors with the originals, rounded where they are half.
-
-Large tensors are checked while they are written to files, so that the proof need not read them again.
-"""
+"""Element-wise comparison of stored tensors with the originals, rounded where they are half."""
 
 from __future__ import annotations
 
 import functools
 import math
-import os
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.certificate.value_kinds import FLOAT
-from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.numerics import rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
-from amp_rewrite.numerics.rounding import BlockRounding
 
 Array = NDArray[Any]
 
 Check = Callable[[Array, Array, Counter[Licence]], int | None]
 """Returns the position of the first wrong element of a block, None if all are right; counts licences used."""
 
-Rounding = Callable[[Array], Array | None]
-"""Returns a rounded block, valid until the next call; None where more than one result would be right."""
-
 HALVES = {int(half.dtype): half for half in (FLOAT16, BFLOAT16)}
 """The half types by ONNX element type."""
 
 
-@functools.cache  # the buffers serve every tensor of a thread
 def between(before: int, after: int) -> Check | None:
     """Return the check for elements converted from one type to another; None for a forbidden conversion."""
     if before == after:
-        return _check_clamped_float if before == FLOAT else _check_identity
-    if before == FLOAT and after in HALVES:
-        return _RoundedBlocks(HALVES[after])
+        return _check_identity
     if before in HALVES and after == FLOAT:
         return _check_widening
-    return (
-        functools.partial(_check_conversion, HALVES[after]) if before in HALVES and after in HALVES else None
-    )
-
-
-@functools.cache
-def only_result(before: int, after: int) -> Rounding:
-    """Return a rounding of float32 blocks that are finite in half, where no other bits would be right."""
-    return _FiniteBlocks(HALVES[after]) if before == FLOAT and after in HALVES else lambda _: None
+    is_float = before == FLOAT or before in HALVES
+    return functools.partial(rounded, HALVES[after]) if is_float and after in HALVES else None
 
 
 def _first(wrong: Array) -> int | None:
@@ -69,23 +47,6 @@ def _check_identity(old: Array, new: Array, _: Counter[Licence]) -> int | None:
     if old.dtype == new.dtype and old.tobytes() == new.tobytes():
         return None
     return _first((_bits(old) != _bits(new)).any(axis=1))
-
-
-def _check_clamped_float(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """Check for equal bits, or for saturation of all elements beyond the range of one half type."""
-    if np.array_equal(old.view(np.uint32), new.view(np.uint32)):
-        return None
-    differs = old.view(np.uint32) != new.view(np.uint32)
-    for half in (FLOAT16, BFLOAT16):
-        clamped = _clamp_mask(old, half) & (new == np.copysign(np.float32(half.fill), old))
-        if not (differs & ~clamped).any():
-            uses[Licence.CLAMPED] += int(differs.sum())
-            return None
-    if any(_is_restored(old, new, half, Counter()) for half in (FLOAT16, BFLOAT16)):
-        uses[Licence.RESTORED] += 1
-        return None
-    within = differs & ~_clamp_mask(old, FLOAT16)
-    return _first(within if within.any() else differs)
 
 
 def rescaled(check: Check, exponent: int) -> Check:
@@ -124,15 +85,23 @@ def least_exponent(old: Array, new: Array) -> int | None:
 TINY = float(np.finfo(np.float32).tiny)
 
 
-def restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """Check float32 elements that were rounded or saturated to half, and widened again."""
-    uses[Licence.RESTORED] = 1
-    for half in (FLOAT16, BFLOAT16):
-        half_uses = Counter[Licence]()
+def check_restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+    """Check a whole float32 tensor: numbers beyond the range of one half type saturated, or all were rounded
+    or saturated to it, and widened again.
+    """
+    differs = old.view(np.uint32) != new.view(np.uint32)
+    for half in HALVES.values():
+        clamped = _is_clamped(old, new, half)
+        if not (differs & ~clamped).any():
+            uses[Licence.CLAMPED] += int(differs.sum())
+            return None
+    for half in HALVES.values():
+        half_uses = Counter({Licence.RESTORED: 1})
         if _is_restored(old, new, half, half_uses):
             uses.update(half_uses)
             return None
-    return int(np.argmax(old.view(np.uint32) != new.view(np.uint32)))
+    within = differs & ~_clamp_mask(old, FLOAT16)
+    return _first(within if within.any() else differs)
 
 
 def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> bool:
@@ -142,7 +111,7 @@ def _is_restored(old: Array, new: Array, half: Half, uses: Counter[Licence]) -> 
     with np.errstate(all="ignore"):
         narrow = new.astype(half.numpy)
         is_exact = (narrow.astype(np.float32).view(np.uint32) == new.view(np.uint32)) | np.isnan(new)
-    if is_exact.all() and rounded(old, narrow, uses, half) is None:
+    if is_exact.all() and rounded(half, old, narrow, uses) is None:
         return True
     return half is FLOAT16 and any(_is_rounded_at(exponent, old, new) for exponent in _exponents(new))
 
@@ -177,29 +146,36 @@ def _clamp_mask(old: Array, half: Half) -> Array:
     return np.isfinite(old) & (np.abs(old) > half.largest)
 
 
-def rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
+def _is_clamped(old: Array, new: Array, half: Half) -> Array:
+    """Return where float32 numbers beyond the range of half became a fill of their sign."""
+    with np.errstate(all="ignore"):
+        is_fill = np.isin(np.abs(new), _FILLS[half])
+    return _clamp_mask(old, half) & (np.signbit(old) == np.signbit(new)) & is_fill
+
+
+_FILLS = {FLOAT16: (FLOAT16.fill, FLOAT16.largest, 1e4), BFLOAT16: (BFLOAT16.fill,)}
+"""What masks become: ours, and in float16 those of onnxruntime's and onnxconverter-common's converters."""
+
+
+def rounded(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
     """Return the position of the first element that is neither rounded nor saturated to half correctly; None
-    if all are. Counts the licences used.
+    if all are. Counts the licences used. A NaN may have any bits.
     """
-    old = np.asarray(old, np.float32)
-    if _is_finite(new, half) and _equal_bits(rounding.convert(old, half, nan=False), new):
+    old, bits = np.asarray(old, np.float32), new.view(np.uint16)
+    infinity = np.array(np.inf, half.numpy).view(np.uint16)
+    differs = rounding.convert(old, half, nan=False).view(np.uint16) != bits
+    sizes = bits & _MAGNITUDE
+    if not differs.any() and sizes.max(initial=0) < infinity:  # the common case
         return None
-    return _first_not_rounded(old, new, uses, half)
+    clamped = differs & _is_clamped(old, new.astype(np.float32), half)
+    lifted = differs & _lift_mask(old, new, half)
+    overflowed = (sizes == infinity) & np.isfinite(old)
+    masks = {Licence.CLAMPED: clamped, Licence.LIFTED: lifted, Licence.OVERFLOWED: overflowed}
+    uses.update({licence: int(mask.sum()) for licence, mask in masks.items() if mask.any()})
+    return _first(differs & ~clamped & ~lifted & ~(np.isnan(old) & np.isnan(new.astype(np.float32))))
 
 
-def _first_not_rounded(old: Array, new: Array, uses: Counter[Licence], half: Half) -> int | None:
-    bits, expected = new.view(np.uint16), rounding.convert(old, half).view(np.uint16)
-    differs = expected != bits
-    if differs.any():
-        fill = np.copysign(np.float32(half.fill), old).astype(half.numpy).view(np.uint16)
-        clamped = differs & _clamp_mask(old, half) & (bits == fill)
-        uses[Licence.CLAMPED] += int(clamped.sum())
-        lifted = differs & _lift_mask(old, new, half)
-        uses[Licence.LIFTED] += int(lifted.sum())
-        differs &= ~clamped & ~lifted & ~(np.isnan(old) & np.isnan(new.astype(np.float32)))
-    overflowed = ((bits & ~_SIGN) == _infinity(half)) & np.isfinite(old)
-    uses[Licence.OVERFLOWED] += int(overflowed.sum())
-    return _first(differs)
+_MAGNITUDE = np.uint16(0x7FFF)
 
 
 def _lift_mask(old: Array, new: Array, half: Half) -> Array:
@@ -214,148 +190,7 @@ def _lift_mask(old: Array, new: Array, half: Half) -> Array:
     return (old != 0) & (np.signbit(old) == np.signbit(raised)) & (at_least[0] | at_least[1])
 
 
-def _equal_bits(expected: Array, actual: Array) -> bool:
-    at_once = np.uint16 if expected.size % 4 else np.uint64
-    return np.array_equal(expected.view(at_once), actual.view(at_once))
-
-
-def _is_finite(new: Array, half: Half) -> bool:
-    """Return whether all elements are finite, the common case; a NaN may have any bits."""
-    bits, infinity = new.view(np.uint16), _infinity(half)
-    if not np.bitwise_or.reduce(bits, axis=None) & _TWO:  # one pass over most weights, in place of two
-        return True
-    return bool(bits.view(np.int16).max() < infinity and bits.max() < infinity | _SIGN)
-
-
-class _FiniteBlocks(threading.local):
-    """A `Rounding` with a buffer that each thread reuses."""
-
-    def __init__(self, half: Half) -> None:
-        self._half, self._round = half, BlockRounding(half)
-
-    def __call__(self, old: Array) -> Array | None:
-        new = self._round(old)
-        return new if _is_finite(new, self._half) else None
-
-
-class _RoundedBlocks(threading.local):
-    """The check `rounded` for successive blocks, with a buffer that each thread reuses."""
-
-    def __init__(self, half: Half) -> None:
-        self._half, self._only_result = half, _FiniteBlocks(half)
-
-    def __call__(self, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-        """Implement `Check`."""
-        expected = self._only_result(old)
-        if expected is not None and _equal_bits(expected, new):
-            return None
-        return _first_not_rounded(old, new, uses, self._half)
-
-
-_SIGN = np.uint16(0x8000)
-_TWO = np.uint16(0x4000)
-"""The bit of either half type that is set exactly in magnitudes of 2 or more."""
-
-
-def _infinity(half: Half) -> Any:
-    return np.array(np.inf, half.numpy).view(np.uint16)[()]
-
-
-def _check_conversion(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    """Check elements of one half type that were rounded to the other, with the licences of `rounded`."""
-    uses[Licence.CONVERTED] += 1
-    return rounded(old, new, uses, half)
-
-
-def _check_widening(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-    uses[Licence.WIDENED] += 1
+def _check_widening(old: Array, new: Array, _: Counter[Licence]) -> int | None:
     wide = old.astype(np.float32)
     wrong = wide.view(np.uint32) != np.ascontiguousarray(new).view(np.uint32)
     return _first(wrong & ~(np.isnan(wide) & np.isnan(new)))
-
-
-# ---- tensors checked at writing
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The location of a tensor's elements in a file: byte offset, element type, and number."""
-
-    file: FileIdentity
-    offset: int
-    data_type: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A tensor written to a file, its source, and the licences used."""
-
-    source: Extent
-    data_type: int
-    size: int
-    exponent: int
-    uses: Counter[Licence]
-
-
-_Start = tuple[int, int, int]
-"""The device and inode of a file, and a byte offset."""
-
-
-class WrittenTensors:
-    """The outcomes of checks at writing; those of a file that has changed since are void."""
-
-    def __init__(self) -> None:
-        self._found: dict[_Start, _Written] = {}
-        self._files: dict[tuple[int, int], FileIdentity] = {}
-
-    def write(
-        self,
-        file: BinaryIO,
-        data_type: int,
-        source: Extent,
-        blocks: Iterable[Array],
-        convert: Callable[[Array], Array],
-        exponent: int = 0,
-    ) -> None:
-        """Write a tensor of a type to a file, from blocks of `source`. A block is rounded by the check itself
-        where only one result is right, else by `convert`, whose result is checked. With an exponent e,
-        `convert` also multiplies by 2^-e.
-
-        A tensor with a wrong block is not recorded; the later comparison reports it. Raises OSError.
-        """
-        check, convert_exactly = (
-            between(source.data_type, data_type),
-            only_result(source.data_type, data_type),
-        )
-        if exponent:
-            check, convert_exactly = check and rescaled(check, exponent), lambda _: None
-        start, uses, size, right = file.tell(), Counter[Licence](), 0, check is not None
-        for before in blocks:
-            after = convert_exactly(before)
-            if after is None:
-                after = convert(before)
-                right = right and check is not None and check(before, after, uses) is None
-            file.write(after.astype(after.dtype.newbyteorder("<"), copy=False).view(np.uint8).data)
-            size += after.size
-        if right and size == source.size and Licence.RESTORED not in uses:  # a property of the whole tensor
-            status = os.fstat(file.fileno())
-            record = _Written(source, data_type, size, exponent, uses)
-            self._found[status.st_dev, status.st_ino, start] = record
-
-    def close(self, path: Path) -> None:
-        """Mark a file as complete: any later write to it voids the recorded checks."""
-        identity = FileIdentity.of(path.stat())
-        self._files[identity.device, identity.inode] = identity
-
-    def uses(self, old: Extent, new: Extent, exponent: int) -> Counter[Licence] | None:
-        """Return the licences used in writing `new` from `old` times 2^-exponent; None if that was not
-        recorded.
-        """
-        if self._files.get((new.file.device, new.file.inode)) != new.file:
-            return None
-        record = self._found.get((new.file.device, new.file.inode, new.offset))
-        if record is None or record.source != old:
-            return None
-        written = record.data_type, record.size, record.exponent
-        return record.uses.copy() if written == (new.data_type, new.size, exponent) else None

@@ -22,7 +22,7 @@ class ExactTypes:
     def of(self, number: int) -> int:
         """Return the element type of a value, or of what a sequence holds, without looking through Casts.
 
-        Where nothing tells, it is the negated number of a node's output or an input that has the same type.
+        It is negated where the model's declarations alone tell it, and 0 where nothing does.
         """
         elements, waiting = self._elements, [number]
         while waiting:
@@ -32,25 +32,23 @@ class ExactTypes:
                 waiting.append(unknown)
                 continue
             value, types = waiting.pop(), [elements[source] for source in sources]
-            known = (each for each in types if each > 0)
-            elements[value] = element or next(known, next(iter(types), -value))
+            elements[value] = element or max(types, default=0)
+            if elements[value] <= 0:
+                elements[value] = min(types, default=0) or -self._declared(value)
         return elements[number]
 
-    def declared(self, number: int) -> int:
+    def _declared(self, number: int) -> int:
         """Return the element type that the model declares for the output of a node; UNDEFINED if none."""
         node = self._model.makers[number]
         info = None if node is None else node.scope.declared.get(self._model.names[number])
         return TensorProto.UNDEFINED if info is None else info.type.tensor_type.elem_type
 
     def _origin(self, number: int) -> tuple[int, Sequence[int]]:
-        """Return the element type of a value, or 0 and the values that have the same type; MISSING is that of
-        an input of a body that only its operator determines.
-        """
+        """Return the element type of a value, or 0 and the values that have the same type."""
         model, node = self._model, self._model.makers[number]
         element, sources = 0, [model.passed.get(number, MISSING)]
         if node is not None:
             element, sources = self._of_output(node, number - node.first)
-            sources = [source for source in sources if source != MISSING]
         elif number in self._inputs:
             element = self._inputs[number].tensor_type.elem_type
         elif number in model.stored:
@@ -81,5 +79,4 @@ def _ports_alike(node: Node, port: int) -> Sequence[int]:
     if signature is None:
         return [port]
     formals = [signature.inputs[min(i, len(signature.inputs) - 1)] for i in range(len(node.inputs))]
-    alike = [i for i, formal in enumerate(formals) if formal == (formals[port][0], True)]
-    return alike or [port]
+    return [i for i, formal in enumerate(formals) if formal == (formals[port][0], True)] or [port]

@@ -18,7 +18,7 @@ from amp_rewrite.certificate.node_comparison import differing_attribute, means_s
 from amp_rewrite.certificate.numbered import MISSING, Node, attribute_content, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.stored_tensors import Held
-from amp_rewrite.certificate.value_kinds import CAST, FLOAT
+from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.record import Trait
@@ -349,28 +349,6 @@ def _as_halves(values: Array) -> Iterator[Array]:
 
 
 _INTERVAL_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-# ---- CastLike whose second input has a type that only the original declares
-
-
-def follow_unknown_cast(proof: Proof, left: int, node: Node) -> Sequence[Pair]:
-    """Return the pairs that remain to be proved for a CastLike that is a Cast or nothing in the original.
-
-    The counterpart of the second input is a guess by name: that the two are equal remains to be proved too.
-    """
-    original = proof.original
-    data, like = node.inputs[:2]
-    guess = original.roots[proof.named(proof.rewritten.names[like])]
-    kind, cast = original.kinds[guess], original.makers[left]
-    is_plain = len(node.inputs) == 2 and node.count == 1 and not len(node.proto.attribute)
-    if not is_plain or not isinstance(kind, int) or original.kinds[left] != kind:
-        raise DifferentError("it is not known to what type the result casts")
-    if cast is not None and cast.operator == CAST and cast.count == len(cast.proto.attribute) == 1:
-        return [(cast.inputs[0], data), (guess, like)]
-    if kind != FLOAT or proof.rewritten.kinds[data] not in (None, FLOAT):
-        raise DifferentError("it is not known to what type the result casts")
-    return [(left, data), (guess, like)]
 
 
 _RULES: Mapping[tuple[str, str], Rule] = {

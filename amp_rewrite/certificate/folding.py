@@ -229,12 +229,17 @@ def _work(node: NodeProto, sizes: Mapping[str, int]) -> int:
     """
     inputs = [sizes.get(name, 0) for name in node.input]
     output, record = sum(sizes.get(name, 0) for name in node.output), find(node.domain, node.op_type)
-    if record.traits is Trait.MULTIPLIES and len(inputs) > 1:
+    is_of_matrices = record.traits & Trait.MULTIPLIES and not record.traits & _OTHER_PRODUCTS
+    if is_of_matrices and len(inputs) > 1:
         products = isqrt(inputs[0] * inputs[1] * output)  # of MK, KN and MN elements
         return max(products, *inputs)
     may_read_all = not isinstance(record.flops, int) or record.ports(Role.COORDINATES, Role.SCALE)
     is_local = record.traits & Trait.INTERPOLATES
     return output * max(inputs, default=0) if may_read_all and not is_local else output
+
+
+_OTHER_PRODUCTS = Trait.RANKED | Trait.RECURRENT | Trait.SOFTMAX
+"""Convolutions, recurrent layers and attention."""
 
 
 # ---- computation node by node, as a runtime folds in float32

@@ -38,8 +38,10 @@ def differing_attribute(proof: Proof, a: Node, b: Node) -> str | None:
 
     An attribute for the type of an output may differ if the output is known to be a float in both.
     """
-    if a.operator == value_kinds.BIT_CAST and not _read_same_bits(proof, a, b):
-        return "to"
+    if a.operator == value_kinds.BIT_CAST:
+        left, right = proof.original.read(a)[0], proof.rewritten.read(b)[0]
+        if not proof.has_same_type(left, right):
+            return "to"
     if a.scope.bound is None is b.scope.bound and _state_the_same(a.proto, b.proto):
         if catalogue.find(*a.operator).norm is not None:
             rescaling.record(proof.changes.norms, b.first, 0)
@@ -132,21 +134,7 @@ def _is_type(proof: Proof, a: Node, b: Node, name: str) -> bool:
     return True
 
 
-# ---- operators that compute something else of another float type: BitCast, and custom ones without a schema
-
-
-_AS_FLOAT32 = (TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT32)
-"""Types of the width of float32, and of neither half type."""
-
-
-def _read_same_bits(proof: Proof, a: Node, b: Node) -> bool:
-    """Return whether two BitCasts read one type, if they read floats; the width of float32 tells as well."""
-    if proof.original.kinds[a.inputs[0]] != value_kinds.FLOAT:
-        return True
-    targets = [attributes_of(node).get("to") for node in (a, b)]
-    if all(target is not None and target.attribute.i in _AS_FLOAT32 for target in targets):
-        return True
-    return proof.has_same_type(proof.original.read(a)[0], proof.rewritten.read(b)[0])
+# ---- custom operators without a schema, which may compute something else of another float type
 
 
 def refuse_undeclared_types(proof: Proof, a: Node, b: Node) -> None:

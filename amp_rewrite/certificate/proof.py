@@ -35,8 +35,6 @@ class Proof:
         self.uses: Counter[Licence] = Counter()
         self.changes = rescaling.Changes()
         self._half: int | None = None
-        self._by_name: dict[str, int] | None = None
-        self.same_types: set[tuple[int, int]] = set()
         self.types, self.types_after = ExactTypes(original), ExactTypes(rewritten)
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
         self._masks, self._lifts = Masks(original), Lifts(rewritten, self.types_after)
@@ -48,22 +46,12 @@ class Proof:
             raise DifferentError("the two are of different types", (left, right, ""))
 
     def has_same_type(self, left: int, right: int) -> bool:
-        """Return whether two values have one element type. Where a value of the result decides, it must prove
-        equal to one of the original with that type: `same_types` has what remains to be proved.
+        """Return whether two values, proved equal but for Casts, have one element type.
+
+        What nothing tells is what custom operators make, the same of the same types. Any Cast tells.
         """
         before, after = self.types.of(left), self.types_after.of(right)
-        if before < 0 < after:
-            before = self.types.declared(left) or self.types.declared(-before) or before
-        if after < 0 and before:
-            self.same_types.add((before, after))
-            return True
-        return before == after and (before != 0 or left == right == MISSING)
-
-    def named(self, name: str) -> int:
-        """Return a value of the original by its name; MISSING if there is none."""
-        if self._by_name is None:
-            self._by_name = {name: number for number, name in enumerate(self.original.names) if name}
-        return self._by_name.get(name, MISSING)
+        return abs(before) == after if after else before <= 0
 
     def tensors_of(self, left: int, right: int) -> tuple[Held, Held]:
         """Return the constants of a pair."""

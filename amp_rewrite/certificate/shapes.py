@@ -1,31 +1,36 @@
-"""Ranks of values, and onnx's shape inference, independent of a model's declarations."""
+"""Shapes: ranks and sizes as onnx infers them, and those that a result declares."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import (
     IR_VERSION,
     AttributeProto,
+    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
+    TypeProto,
     helper,
     numpy_helper,
 )
 
-from amp_rewrite.certificate.numbered import Numbered, graphs_of
+from amp_rewrite.certificate.certificate import DifferentError
+from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, graphs_of
+from amp_rewrite.certificate.value_kinds import find_schema
 from amp_rewrite.process import worker, worker_process
 
 
 class Ranks:
-    """The ranks of constants, and of values of the main graph: as onnx infers them, else as the model
-    declares them if it is `believed`.
+    """The ranks of constants and of values: as onnx infers them, else, of values of the main graph, as the
+    model declares them if it is `believed`. Values in functions may share the name of another, and have none.
     """
 
     def __init__(self, model: Numbered, *, believed: bool = True) -> None:
@@ -33,20 +38,15 @@ class Ranks:
 
     def of(self, number: int) -> int | None:
         """Return the rank of a value; None if it is unknown."""
-        constant = self._model.stored.get(number)
-        return self._by_name(number) if constant is None else len(constant.dims)
-
-    def _by_name(self, number: int) -> int | None:
-        """Return the rank of a value by its name; values in functions may share that of another."""
-        node, name = self._model.makers[number], self._model.names[number]
-        if node is None:
-            is_main = self._model.inputs.get(name) == number
-        else:
-            is_main = node.scope.outer is None
-            if not is_main and node.scope.bound is None:
-                return self._inner.get(name)
-        inferred = self._inferred.get(name) if is_main else None
-        return self._declared.get(name) if is_main and inferred is None and self._believed else inferred
+        model, node, name = self._model, self._model.makers[number], self._model.names[number]
+        if number in model.stored:
+            return len(model.stored[number].dims)
+        is_main = model.inputs.get(name) == number if node is None else node.scope.outer is None
+        if not is_main:
+            is_in_function = node is None or node.scope.bound is not None
+            return None if is_in_function else self._in_bodies.get(name)
+        rank = self._inferred.get(name)
+        return self._declared.get(name) if rank is None and self._believed else rank
 
     @functools.cached_property
     def _declared(self) -> dict[str, int]:
@@ -61,15 +61,13 @@ class Ranks:
         return infer_shapes(self._model.proto) or GraphProto(input=self._model.proto.graph.input)
 
     @functools.cached_property
-    def _inner(self) -> dict[str, int]:
+    def _in_bodies(self) -> dict[str, int]:
         """The inferred ranks of the values of bodies, whose names no other value has."""
-        ranks, names, waiting = dict[str, int](), Counter[str](), [self._graph]
-        while waiting:
-            graph = waiting.pop()
+        ranks, names = dict[str, int](), Counter[str]()
+        for graph in _graphs_in(self._graph):
             ranks |= _ranks_in(graph)
             names.update(each.name for each in (*graph.input, *graph.initializer))
             names.update(name for node in graph.node for name in node.output)
-            waiting += [body for node in graph.node for each in node.attribute for body in graphs_of(each)]
         return {name: rank for name, rank in ranks.items() if names[name] == 1}
 
 
@@ -78,6 +76,18 @@ def _ranks_in(graph: GraphProto) -> dict[str, int]:
     infos = (*graph.value_info, *graph.input, *graph.output)
     kinds = ((info.name, info.type.tensor_type) for info in infos)
     return {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
+
+
+def _graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and its bodies, outer before inner."""
+    waiting = [graph]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        waiting.extend(body for node in graph.node for each in node.attribute for body in graphs_of(each))
+
+
+# ---- inference by onnx
 
 
 _SMALL = 1 << 10
@@ -136,9 +146,7 @@ def _add_ranks(graph: GraphProto, inferred: GraphProto) -> bool:
 
 def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
     """Remove the declarations of `unknown` values except inputs, and the data of large constants."""
-    waiting = [graph]
-    while waiting:
-        subgraph = waiting.pop()
+    for subgraph in _graphs_in(graph):
         infos = [] if unknown is None else [info for info in subgraph.value_info if info.name not in unknown]
         del subgraph.value_info[:]
         subgraph.value_info.extend(infos)
@@ -151,7 +159,6 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
         for node in filter(_drops_axis, subgraph.node):
             node.domain = _UNKNOWN
         for attribute in (each for node in subgraph.node for each in node.attribute):
-            waiting.extend(graphs_of(attribute))
             if attribute.type == AttributeProto.TENSOR:
                 _empty(attribute.t)
 
@@ -187,3 +194,163 @@ def _empty(tensor: TensorProto) -> None:
     if tensor.ByteSize() > _SMALL:
         for field in ("raw_data", "float_data"):
             tensor.ClearField(field)
+
+
+# ---- the shapes that a result declares: runtimes believe them where they cannot infer a shape
+
+
+Declared = tuple[Any, int, int]
+"""A declaration of the result, and the numbers of the equal value of the original and of its own value."""
+
+
+def declared_shapes(model: Numbered) -> Iterator[tuple[Any, int]]:
+    """Yield the declarations of a model for the values that its nodes compute, with their numbers."""
+    for graph, scope in model.scopes:
+        infos = [graph.value_info] if isinstance(graph, FunctionProto) else [graph.value_info, graph.output]
+        if scope.outer is not None and isinstance(graph, GraphProto):
+            infos.append(graph.input)
+        for each in infos:
+            for info in each:
+                number = scope.names.get(info.name)
+                if number is not None:
+                    yield info, number
+
+
+def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Collection[Declared]) -> None:
+    """Raise DifferentError for a declared size or rank that neither the original declares of an equal value
+    nor onnx infers from either model, and for a name that stands for two open sizes. Behind operators unknown
+    to onnx, and where it fails on both models, what has no other size may be declared.
+    """
+    declared_of: dict[int, list[_Dims]] = {}
+    inferred_of: dict[int, list[_Dims]] = {}
+    for info, number in declared_shapes(original):
+        if (dims := sizes_of(info.type)) is not None:
+            declared_of.setdefault(original.roots[number], []).append(dims)
+    rows = [
+        _Row(info.name, dims, left, right, declared_of.get(left, ()), inferred_of.setdefault(left, []))
+        for info, left, right in declared
+        if (dims := sizes_of(info.type)) is not None
+    ]
+    if not (doubtful := _doubtful(rows, original)):
+        return
+    before = infer_shapes(original.proto, ())
+    inferred = {} if before is None else _sizes_in(before)
+    for number, root in enumerate(original.roots):
+        node = original.makers[number]
+        if root in inferred_of and (node is None or node.scope.bound is None):
+            inferred_of[root].extend(inferred.get(original.names[number], ()))
+    doubtful = _doubtful(doubtful, original)
+    after = infer_shapes(rewritten.proto, {row.name for row in doubtful}) if doubtful else None
+    inferred = {} if after is None else _sizes_in(after)
+    is_whole = not any(map(_is_opaque, rewritten.nodes)) and (before, after) != (None, None)
+    for row in doubtful:
+        sources = [*row.declared, *row.inferred, *inferred.get(row.name, ())]
+        is_right = _is_possible if row.left == MISSING else _agrees
+        if (sources or is_whole) and not is_right(row.dims, sources):
+            sizes = ",".join("?" if size is None else str(size) for size in row.dims)
+            problem = f"the shape that it declares, [{sizes}], is not known"
+            raise DifferentError(problem, (row.left, row.right, ""))
+    borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
+    _refuse_merged(rows, inferred, borders, is_whole=is_whole)
+
+
+def _doubtful(rows: Iterable[_Row], original: Numbered) -> Sequence[_Row]:
+    """Return the declarations that no source has, unless an operator unknown to onnx makes the value."""
+    rows = [row for row in rows if row.dims not in row.declared and row.dims not in row.inferred]
+    return [row for row in rows if row.declared or not _is_opaque(original.makers[row.left])]
+
+
+_Size = int | str | None
+"""A size, the name of an open one, or None."""
+
+_Dims = Sequence[_Size]
+
+
+class _Row(NamedTuple):
+    """A shape that the result declares, and those that the original declares of the equal value, and those
+    that onnx infers of it.
+    """
+
+    name: str
+    dims: _Dims
+    left: int
+    right: int
+    declared: Sequence[_Dims]
+    inferred: Sequence[_Dims]
+
+
+def _refuse_merged(
+    rows: Iterable[_Row],
+    inferred: Mapping[str, Sequence[_Dims]],
+    borders: Container[_Size],
+    *,
+    is_whole: bool,
+) -> None:
+    """Raise DifferentError for a name of two open sizes: a runtime may use one buffer for values of the same
+    declared shape. The original tells which sizes are the same, by names; the `borders` of the model have the
+    same ones in both. So does onnx, by names of its own.
+    """
+    places_of: dict[str, list[tuple[set[tuple[_Size, ...]], _Row]]] = {}
+    for row in rows:
+        for axis, size in enumerate(row.dims):
+            if isinstance(size, str):
+                by_model = (row.declared, row.inferred, inferred.get(row.name, ()))[: 3 if is_whole else 1]
+                known = {(at, *dims[axis : axis + 1]) for at, each in enumerate(by_model) for dims in each}
+                places_of.setdefault(size, []).append(({each for each in known if each[-1] is not None}, row))
+    for size, places in places_of.items():
+        meaning: set[tuple[_Size, ...]] = {(at, size) for at in range(3)} if size in borders else set()
+        for known, row in sorted(places, key=lambda place: -len(place[0])):
+            if meaning and meaning.isdisjoint(known) and (known or is_whole):
+                problem = f"the name that it declares for a size, '{size}', is that of another"
+                raise DifferentError(problem, (row.left, row.right, ""))
+            meaning |= known
+
+
+def _is_opaque(node: Node | None) -> bool:
+    """Return whether onnx does not know the operator of a node, such as one of onnxruntime's."""
+    return node is not None and find_schema(*node.operator, node.version) is None
+
+
+def _is_possible(dims: _Dims, sources: Iterable[_Dims]) -> bool:
+    """Return whether no source has another rank or size, which suffices for a value without a counterpart."""
+    pairs = (zip(dims, source, strict=True) for source in sources if len(source) == len(dims))
+    return all(len(source) == len(dims) for source in sources) and not any(
+        isinstance(one, int) and isinstance(other, int) and one != other
+        for pair in pairs
+        for one, other in pair
+    )
+
+
+def _agrees(dims: _Dims, sources: Collection[_Dims]) -> bool:
+    """Return whether a source is the same, or each size occurs in one, and all have the same rank."""
+    if dims in sources:
+        return True
+    if not sources or any(len(each) != len(dims) for each in sources):
+        return False
+    return all(
+        not isinstance(size, int) or size in sizes for size, *sizes in zip(dims, *sources, strict=True)
+    )
+
+
+def _sizes_in(graph: GraphProto) -> dict[str, list[_Dims]]:
+    """Return the sizes of the values of a graph and its bodies, by name."""
+    sizes: dict[str, list[_Dims]] = {}
+    for each in _graphs_in(graph):
+        for info in (*each.value_info, *each.input, *each.output):
+            if (dims := sizes_of(info.type)) is not None:
+                sizes.setdefault(info.name, []).append(dims)
+    return sizes
+
+
+def sizes_of(declared: TypeProto) -> _Dims | None:
+    """Return the declared sizes, with the names of open ones, None without; for a container, those of its
+    element. None without a declared shape.
+    """
+    which = declared.WhichOneof("value")
+    while which in ("sequence_type", "optional_type"):
+        declared = getattr(declared, which).elem_type
+        which = declared.WhichOneof("value")
+    if which != "tensor_type" or not declared.tensor_type.HasField("shape"):
+        return None
+    dims = declared.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims]

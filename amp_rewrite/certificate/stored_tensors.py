@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -88,46 +88,38 @@ def _exponent(original: Held, rewritten: Held) -> int:
 
 
 def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 0) -> Comparison:
-    a, b = original.tensor, rewritten.tensor
-    half = b.data_type if b.data_type in HALVES and b.data_type != a.data_type else None
-    comparison, restored = Comparison(half=half, exponent=exponent), element_checks.restored
+    before, after = original.tensor.data_type, rewritten.tensor.data_type
+    whole = element_checks.check_restored
     if exponent:
-        check, restored = (element_checks.rescaled(each, exponent) for each in (check, restored))
-    both = tensors.elements(a, original.folder), tensors.elements(b, rewritten.folder)
-    uses = _uses_at_writing(original, rewritten, exponent)
-    if uses is not None and agree_in_places(check, *both):
-        return replace(comparison, uses=_of_whole(uses))
-    comparison.problem, comparison.uses = _check_all(check, *both)
-    if comparison.uses[Licence.RESTORED]:  # a property of all elements or none
-        comparison.problem, comparison.uses = _check_all(restored, *both)
-    return comparison
+        check, whole = (element_checks.rescaled(each, exponent) for each in (check, whole))
+    old, new = (tensors.elements(each.tensor, each.folder) for each in (original, rewritten))
+    problem, uses = _check_all(check, old, new)
+    if problem and before == after == FLOAT:
+        uses = Counter[Licence]()
+        place = whole(old, new, uses)
+        problem = "" if place is None else _difference(place, old, new)
+    licence = _LICENCES.get((before in HALVES, after in HALVES))
+    if licence is not None and before != after:
+        uses[licence] = 1
+    return Comparison(problem, uses, after if after in HALVES and after != before else None, exponent)
 
 
-def _uses_at_writing(original: Held, rewritten: Held, exponent: int) -> Counter[Licence] | None:
-    """Return the licences used if a tensor was checked at writing; None if it was not."""
-    written = None if rewritten.folder is None else rewritten.folder.written
-    if written is None:
-        return None
-    before, after = (tensors.extent(each.tensor, each.folder) for each in (original, rewritten))
-    return written.uses(before, after, exponent) if before and after else None
+_LICENCES = {(True, False): Licence.WIDENED, (True, True): Licence.CONVERTED}
+"""The licences for whole values, by whether they were half and are."""
 
 
 def _check_all(check: Check, old: Array, new: Array) -> tuple[str, Counter[Licence]]:
     """Return the fault of a value, empty if there is none, and the licences used."""
     uses = Counter[Licence]()
-    for problem, used in check_parts(check, old, new):
+    for place, used in check_parts(check, old, new):
         uses.update(used)
-        if problem:
-            return problem, uses
-    return "", _of_whole(uses)
+        if place is not None:
+            return _difference(place, old, new), uses
+    return "", uses
 
 
-def _of_whole(uses: Counter[Licence]) -> Counter[Licence]:
-    """Return the uses for a whole value from those of its parts: licences for whole values count once."""
-    return Counter({licence: 1 if licence in _OF_ALL else count for licence, count in uses.items()})
-
-
-_OF_ALL = frozenset((Licence.RESTORED, Licence.WIDENED, Licence.CONVERTED))
+def _difference(place: int, old: Array, new: Array) -> str:
+    return f"element {place:,} was {old[place]}, and is {new[place]}"
 
 
 def _of_small(a: TensorProto, b: TensorProto) -> Comparison | None:
@@ -185,22 +177,21 @@ PART = 1 << 22
 """The elements of a part: 16 MiB of float32."""
 
 _FEW = 1 << 10
-"""The elements read per part to confirm only the location of a tensor, and the most of a bound."""
+"""The most elements of a bound."""
 
 
-def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[str, Counter[Licence]]]:
-    """Yield the fault of the first wrong element of each part, in order, which is empty if there is none, and
-    the licences used.
+def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[int | None, Counter[Licence]]]:
+    """Yield the place of the first wrong element of each part, in order, None if there is none, and the
+    licences used.
     """
 
-    def run(start: int) -> tuple[str, Counter[Licence]]:
+    def run(start: int) -> tuple[int | None, Counter[Licence]]:
         uses, parts = Counter[Licence](), (flat[start : start + PART] for flat in (old, new))
         for block, (before, after) in enumerate(zip(*map(tensors.blocks, parts), strict=True)):
             place = check(before, after, uses)
             if place is not None:
-                at = start + block * tensors.BLOCK + place
-                return f"element {at:,} was {before[place]}, and is {after[place]}", uses
-        return "", uses
+                return start + block * tensors.BLOCK + place, uses
+        return None, uses
 
     parts = range(0, old.size, PART)
     if len(parts) < 2:
@@ -208,10 +199,3 @@ def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[str, Cou
         return
     with ThreadPoolExecutor(_THREADS) as pool:
         yield from pool.map(run, parts)
-
-
-def agree_in_places(check: Check, old: Array, new: Array) -> bool:
-    """Return whether a few elements at the start of each part, and the last ones, are right."""
-    starts = sorted({*range(0, old.size, PART), max(0, old.size - _FEW)})
-    parts = [slice(start, start + _FEW) for start in starts]
-    return all(check(old[part], new[part], Counter()) is None for part in parts)

@@ -13,10 +13,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from amp_rewrite.certificate.element_checks import Array, Extent, WrittenTensors
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import FileIdentity
 
 BLOCK = 1 << 18
 """The elements of a block: 1 MiB of float32 fits a core's cache, and each thread holds one in memory."""
@@ -31,18 +30,15 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a model by its path, the folders that may hold its external data, and the checks made
-    when its tensors were written.
-    """
+    """The folder of a model by its path, and the folders that may hold its external data."""
 
     path: Path
     roots: frozenset[Path]
-    written: WrittenTensors | None = None
 
     @classmethod
-    def of(cls, model: Path, written: WrittenTensors | None = None) -> Folder:
+    def of(cls, model: Path) -> Folder:
         """Return the folder of a model file; external data may be beside the file or a link to it."""
-        return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)), written)
+        return cls(model.parent, frozenset((model.parent.resolve(), model.resolve().parent)))
 
 
 def dims(tensor: TensorProto) -> tuple[int, ...]:
@@ -70,11 +66,35 @@ def initial(graph: GraphProto) -> Mapping[str, Any]:
 
 def elements(tensor: TensorProto, folder: Folder | None) -> Array:
     """Return the elements of a numeric tensor in order, which a file may hold: they are mapped, not read.
-    Those narrower than a byte are packed as in a file.
 
     Raises ModelError if they cannot be read, or if their number contradicts the shape.
     """
-    return _external(tensor, folder) if _is_external(tensor, folder) else _internal(tensor)
+    dtype, count = _dtype(tensor).newbyteorder("<"), prod(dims(tensor))
+    bits = _BITS.get(tensor.data_type)
+    stored, size = (dtype, count) if bits is None else (np.dtype(np.uint8), (count * bits + 7) // 8)
+    if _is_external(tensor, folder):
+        flat = _external(tensor, folder, stored, size)
+    elif not tensor.HasField("raw_data"):
+        return _listed(tensor, count)
+    elif len(tensor.raw_data) != size * stored.itemsize:
+        raise _damage_error(tensor, "does not fit its shape")
+    else:
+        flat = np.frombuffer(tensor.raw_data, stored)
+    if bits is None:
+        return flat
+    packed = TensorProto(dims=[count], data_type=tensor.data_type, raw_data=flat.tobytes())
+    return numpy_helper.to_array(packed)
+
+
+def _listed(tensor: TensorProto, count: int) -> Array:
+    """Return the elements of a tensor that lists them in a field of their type."""
+    try:
+        flat = numpy_helper.to_array(tensor).reshape(-1)
+    except Exception as error:  # it raises errors of many kinds
+        raise _damage_error(tensor, "does not fit its type and shape") from error
+    if flat.size != count:
+        raise _damage_error(tensor, "does not fit its shape")
+    return flat
 
 
 def blocks(flat: Array) -> Iterator[Array]:
@@ -86,10 +106,6 @@ def _is_external(tensor: TensorProto, folder: Folder | None) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL and bool(folder or not tensor.HasField("raw_data"))
 
 
-def _external_entries(tensor: TensorProto) -> Mapping[str, str]:
-    return {entry.key: entry.value for entry in tensor.external_data}
-
-
 def is_raw(tensor: TensorProto) -> bool:
     """Return whether the raw data of a tensor holds its elements, whatever other fields are set."""
     if tensor.data_type == TensorProto.STRING or tensor.data_location == TensorProto.EXTERNAL:
@@ -99,12 +115,8 @@ def is_raw(tensor: TensorProto) -> bool:
 
 def whole(tensor: TensorProto, folder: Folder | None) -> Array:
     """Return a tensor as one array; raises ModelError as `elements` does."""
-    flat, shape = elements(tensor, folder), dims(tensor)
     try:
-        if tensor.data_type in _BITS:
-            packed = TensorProto(dims=shape, data_type=tensor.data_type, raw_data=flat.tobytes())
-            return numpy_helper.to_array(packed)
-        return flat.reshape(shape)
+        return elements(tensor, folder).reshape(dims(tensor))
     except ValueError as error:  # the sizes besides a 0 are too large
         raise _damage_error(tensor, "has sizes that are too large") from error
 
@@ -121,34 +133,8 @@ def _dtype(tensor: TensorProto) -> np.dtype[Any]:
         raise _damage_error(tensor, f"is of the unknown type {tensor.data_type}") from error
 
 
-def _internal(tensor: TensorProto) -> Array:
-    dtype, count = _stored_type(tensor)
-    if tensor.HasField("raw_data"):
-        raw = tensor.raw_data
-        if len(raw) != count * dtype.itemsize:
-            raise _damage_error(tensor, "does not fit its shape")
-        return np.frombuffer(raw, dtype)
-    try:
-        flat = numpy_helper.to_array(tensor).reshape(-1)
-        if tensor.data_type in _BITS:
-            flat = np.frombuffer(numpy_helper.from_array(flat).raw_data, dtype)
-    except Exception as error:  # it raises errors of many kinds
-        raise _damage_error(tensor, "does not fit its type and shape") from error
-    if flat.size != count:
-        raise _damage_error(tensor, "does not fit its shape")
-    return flat
-
-
-def _stored_type(tensor: TensorProto) -> tuple[np.dtype[Any], int]:
-    """Return the storage type of a tensor and the number of items; small elements are packed into bytes."""
-    dtype, count = _dtype(tensor).newbyteorder("<"), prod(dims(tensor))
-    bits = _BITS.get(tensor.data_type)
-    return (dtype, count) if bits is None else (np.dtype(np.uint8), (count * bits + 7) // 8)
-
-
-def _external(tensor: TensorProto, folder: Folder | None) -> Array:
-    dtype, count = _stored_type(tensor)
-    entries = _external_entries(tensor)
+def _external(tensor: TensorProto, folder: Folder | None, dtype: np.dtype[Any], count: int) -> Array:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
     location, length = entries.get("location", ""), entries.get("length") or "0"
     if length not in ("0", str(count * dtype.itemsize)):  # onnxruntime takes 0 as unspecified
         raise _damage_error(tensor, "does not fit its shape")
@@ -164,18 +150,6 @@ def _external(tensor: TensorProto, folder: Folder | None) -> Array:
             f"the data of '{tensor.name}' cannot be read from '{location}'",
             remedy="put the file beside the model",
         ) from error
-
-
-def extent(tensor: TensorProto, folder: Folder | None) -> Extent | None:
-    """Return the location of a tensor's elements, if that is a file that can be read."""
-    if not _is_external(tensor, folder):
-        return None
-    entries, (_, count) = _external_entries(tensor), _stored_type(tensor)
-    place = _place(tensor, entries.get("location", ""), folder)
-    try:
-        return Extent(FileIdentity.of(place.stat()), _offset(entries), tensor.data_type, count)
-    except (OSError, ValueError):  # reading reports it
-        return None
 
 
 def _offset(entries: Mapping[str, str]) -> int:
@@ -215,15 +189,7 @@ class InFolder:
     folder: Path
 
 
-@dataclass(frozen=True, slots=True)
-class JustWritten:
-    """The path of a model, and the checks made when its tensors were written."""
-
-    path: Path
-    tensors: WrittenTensors
-
-
-Source = str | os.PathLike[str] | bytes | ModelProto | InFolder | JustWritten
+Source = str | os.PathLike[str] | bytes | ModelProto | InFolder
 """A path, serialised bytes, or a ModelProto with or without a folder."""
 
 
@@ -238,17 +204,12 @@ def read_model(source: Any) -> tuple[ModelProto, Folder | None, str]:
         return source.model, Folder.of(source.folder / "model.onnx"), "the given model"
     if isinstance(source, bytes):
         return _parse(lambda: source, "the given bytes"), None, "the given bytes"
-    if isinstance(source, JustWritten):
-        return _in_file(source.path, source.tensors)
     if isinstance(source, (str, os.PathLike)):
-        return _in_file(Path(source))
+        path = Path(source)
+        return _parse(lambda: reading.read(path), str(path)), Folder.of(path), str(path)
     inner = ", such as its attribute model" if hasattr(source, "model") else ""
     remedy = f"give a path, bytes, or a ModelProto{inner}"
     raise ModelError(f"{type(source).__name__} is not a model", remedy=remedy)
-
-
-def _in_file(path: Path, written: WrittenTensors | None = None) -> tuple[ModelProto, Folder, str]:
-    return _parse(lambda: reading.read(path), str(path)), Folder.of(path, written), str(path)
 
 
 def _parse(data: Callable[[], bytes], where: str) -> ModelProto:

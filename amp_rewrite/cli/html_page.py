@@ -12,6 +12,7 @@ from amp_rewrite import pipeline
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import given_flags
 from amp_rewrite.coverage import counts
+from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half
@@ -37,14 +38,14 @@ class PageMaker:
         explanation = explanations.of_analysis(analysis)
         self._decided = _decided(explanation, analysis.loaded.model)
 
-    def page(self, model: Path, report: Report | None, evidence: Evidence, result: Path) -> Page:
+    def page(self, model: Path, report: Report | None, evidence: Evidence, coverage: Coverage) -> Page:
         """Return the page on the last analysis of a model, with the evidence on its result."""
         assert self._decided, "an analysis is recorded before its page is made"
-        return page.of(str(model), report, self._decided, evidence, counts.measure(result, self._dims))
+        return page.of(str(model), report, self._decided, evidence, coverage)
 
     def of_step(self, model: Path, report: Report, step: ScaledStep, verdict: str, result: Path) -> Page:
         """Return the page on the last analysis of a train step, with the verdict on it in words."""
-        whole = self.page(model, report, Evidence(unverified=verdict), result)
+        whole = self.page(model, report, Evidence(unverified=verdict), counts.measure(result, self._dims))
         return page.with_step(whole, scaled_step.lines(step), step.parts)
 
     def of_plan(self, model: Path, analysis: Analysis) -> Page:
@@ -56,13 +57,14 @@ class PageMaker:
         exponents = sentences.exponents(rescaled.values if rescaled else ())  # observed is what is stored
         evidence = Evidence(magnitudes=page.magnitudes(analysis.observed, exponents))
         with tempfile.TemporaryDirectory() as scratch:
-            return self.page(model, report, evidence, _carried_out(model, analysis, Path(scratch)))
+            result = _carried_out(model, analysis, Path(scratch))
+            return self.page(model, report, evidence, counts.measure(result, self._dims))
 
     def of_rewritten(self, model: Path, explanation: Explanation) -> Page:
         """Return the page on a rewritten model, from the decisions that it carries."""
         assert explanation.counted is not None, "only a saved plan has no model"
         self._decided = _decided(explanation, explanation.counted.model)
-        return self.page(model, None, Evidence(), model)
+        return self.page(model, None, Evidence(), counts.measure(model, self._dims))
 
 
 def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:

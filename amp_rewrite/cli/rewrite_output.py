@@ -67,12 +67,12 @@ def carry_out(job: RewriteJob, *, is_dry: bool = False) -> Callable[[], None]:
         if files.html is not None:
             page.write(pages.of_plan(job.model, analysis), files.html)
         return partial(_print_plan, job, analysis)
-    outcome = job.run()
+    outcome, coverage = job.run(), None
     if files.html is not None:
         result = outcome.result
-        shown = pages.page(job.model, result.report, evidence(job, outcome), Path(result.model))
-        page.write(shown, files.html)
-    return partial(_print_result, job, *_settled(job, outcome))
+        coverage = counts.measure(result.model, job.options.dims.dims)
+        page.write(pages.page(job.model, result.report, evidence(job, outcome), coverage), files.html)
+    return partial(_print_result, job, *_settled(job, outcome, coverage))
 
 
 def _save_plan(path: Path, analysis: Analysis) -> None:
@@ -96,7 +96,7 @@ def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:
     return replace(measurements, unverified=explanation)
 
 
-def _settled(job: RewriteJob, outcome: Outcome) -> tuple[Outcome, Coverage | None]:
+def _settled(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) -> tuple[Outcome, Coverage | None]:
     """Write the outcome as JSON, commit all files, and return the outcome with the path of its model, and the
     coverage of that, if it was measured.
 
@@ -108,9 +108,8 @@ def _settled(job: RewriteJob, outcome: Outcome) -> tuple[Outcome, Coverage | Non
         tell(job.progress, "compile")
         result = Path(outcome.result.model)
         job.engines.append(tensorrt.compile_result(job.model, result, job.options.dims.dims))
-    coverage = None
     if job.files.json_ is not None:
-        coverage = coverage_of(outcome)
+        coverage = coverage or coverage_of(outcome)
         engine = {"engine": job.engines[0].to_json()} if job.engines else {}
         data = {**outcome.to_json(coverage), **engine, "not_verified": in_flags(outcome.unverified) or None}
         if isinstance(outcome.verification, AmpRewriteError):

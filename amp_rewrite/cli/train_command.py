@@ -34,7 +34,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.training import comparing, scaled_step, steps
 from amp_rewrite.training.comparing import StepComparison
-from amp_rewrite.training.spec import Asked, Implementation
+from amp_rewrite.training.spec import Implementation, TrainSpec
 from amp_rewrite.tuning.comparing import attempted
 
 
@@ -43,7 +43,7 @@ from amp_rewrite.tuning.comparing import attempted
 def train(
     model: Path,
     files: TrainFiles,
-    said: tuple[Asked, str | None],
+    said: tuple[TrainSpec, str | None],
     scaling: Scale,
     asked: TrainDecisions,
     data: Data,
@@ -53,8 +53,7 @@ def train(
     """Rewrite a train step, MODEL, to half with a loss scale.
 
     A train step is a plain graph that takes weights and a batch, and returns the loss and the new weights.
-    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name,
-    else by dataflow. Anything ambiguous is an error that lists the candidates.
+    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name.
 
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.

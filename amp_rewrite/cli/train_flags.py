@@ -11,7 +11,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.named_policies import FLOAT32
 from amp_rewrite.training import spec
-from amp_rewrite.training.spec import Asked, DynamicLossScale, LossScale
+from amp_rewrite.training.spec import DynamicLossScale, LossScale, TrainSpec
 
 _SETTINGS = {"initial": "initial_scale", "period": "increment_period", "multiplier": "multiplier"}
 _SKIP_NONFINITE = "skip-nonfinite"
@@ -20,7 +20,7 @@ _START = DynamicLossScale()
 
 @dataclass(frozen=True)
 class StepNames(Record, title="The train step", argument="said"):
-    """What is known of the step; the command gets `Asked`, and the suffix that pairs state."""
+    """What is known of the step; the command gets a `TrainSpec`, and the suffix that pairs state."""
 
     loss: str | None = flag("--loss NAME", "The output that is the loss.")
     seed_value: str | None = flag("--seed NAME", "The value that every gradient is linear in.")
@@ -40,10 +40,11 @@ class StepNames(Record, title="The train step", argument="said"):
             problem = f"--state {suffixes[1]}: the suffix is {suffixes[0]}"
             raise OptionError(problem, remedy="give one suffix, or pairs as in --state w=w.new")
         try:
-            pairs = spec.pairs("--state", state) if state else None
+            pairs = spec.pairs("--state", state)
         except OptionError as error:
             raise OptionError(f"--state: {error.problem}", remedy="write it as in --state w=w.new") from error
-        return Asked(values["loss"], values["seed_value"], pairs), next(iter(suffixes), None)
+        step = TrainSpec(values["loss"] or "", values["seed_value"] or "", pairs)
+        return step, next(iter(suffixes), None)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import concrete_shapes
-from amp_rewrite.model.concrete_shapes import ValueShapes
-from amp_rewrite.model.node_inference import Shape
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
@@ -23,6 +20,8 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.flops import Ports
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.preparing import value_sizes
+from amp_rewrite.preparing.value_sizes import Shape, ValueShapes
 
 Flops = Mapping[ir.Node, int | None]
 """The floating-point operations of nodes in one run of their model; None where unknown."""
@@ -35,7 +34,7 @@ class FlopCount:
     `dims` are the sizes set for open dimensions. `flops` maps nodes to FLOPs, None where unknown; `runs` maps
     graphs to their number of runs. Assumptions: a body of a node in `unknown_trip_counts` runs once, the
     costlier branch of an If in `undecided_branches` is taken, and the dimensions in
-    `concrete_shapes.assumed` are DEFAULT.
+    `value_sizes.assumed` are DEFAULT.
     """
 
     model: ir.Model
@@ -60,7 +59,7 @@ def count(model: ir.Model, types: Types, dims: Dims | None = None) -> FlopCount:
     inputs, by symbol or as `input:axis`; others count as 64. Raises OptionError for a dimension that is not
     open.
     """
-    counter = _Counter(types, concrete_shapes.infer(model, types, dims))
+    counter = _Counter(types, value_sizes.infer(model, types, dims))
     counter.cost(model.graph)
     counter.multiply(model.graph, 1)
     return FlopCount(
@@ -141,15 +140,16 @@ def of_node(
         return 0
     if record.flops is None or node.domain not in ("", CONTRIB):
         return None
+    if not callable(record.flops):
+        values = node.inputs if record.traits & Trait.REDUCES else node.outputs
+        shape = shape_of(values[0]) if values else None
+        return None if shape is None else record.flops * math.prod(shape)
     ports = Ports(
         {port: shape_of(value) for port, value in enumerate(node.inputs) if value is not None},
         [shape_of(value) for value in node.outputs],
         {name: each.value for name, each in node.attributes.items() if not each.is_ref()},
     )
     try:
-        if callable(record.flops):
-            return record.flops(ports)
-        reads = record.traits & Trait.REDUCES
-        return record.flops * math.prod(ports.input(0) if reads else ports.output())
+        return record.flops(ports)
     except (LookupError, ValueError, TypeError, ZeroDivisionError):
         return None  # a shape is unknown, or has fewer dimensions than the operator requires

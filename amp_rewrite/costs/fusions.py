@@ -21,7 +21,7 @@ from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.patterns import Pattern, either, fits, op, part, var
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.preparing import norms_and_clips
+from amp_rewrite.preparing import operator_forms
 
 # Nodes of a written-out norm that onnxruntime runs as one kernel, as its own passes match them.
 #
@@ -42,7 +42,7 @@ class FusedNorm(NamedTuple):
 
 def _norm(data: Pattern) -> Pattern:
     square = op("ReduceMean", op("Pow", data), where=_averages_last)
-    return norms_and_clips.quotient(data, norms_and_clips.root_of(square))
+    return operator_forms.quotient(data, operator_forms.root_of(square))
 
 
 def _averages_last(mean: ir.Node) -> bool:

@@ -266,11 +266,6 @@ def collect(sources: Iterable[Path]) -> CoverageRules:
     return _parsed(_merged(of_files, single), "the rules")
 
 
-def load(path: Path) -> CoverageRules:
-    """Return the rules of a file. Raises ListError, which names it."""
-    return _parsed(_content(path), path)
-
-
 def _content(path: Path) -> Settings:
     """Return the content of a file, with its baseline as a path relative to the file."""
     top = yaml_fields.parse(path, NAMES, trusted=False)

@@ -51,10 +51,7 @@ SHOWN = 10
 
 def flops(count: int) -> str:
     """Return a number of FLOPs in powers of 1000: 512, 1.2 k, 3.4 M, 5.6 G."""
-    for unit, factor in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count}"
+    return size(count).removesuffix("B").rstrip()
 
 
 _AMOUNTS: dict[str, Callable[[int], str]] = {"nodes": "{:,}".format, "FLOPs": flops, "weights": size}

@@ -13,12 +13,11 @@ from amp_rewrite.colouring.painting import Colour, Rule
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.explaining.causes import RootCause, Suggestion
 from amp_rewrite.policy import devices
-from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
+from amp_rewrite.policy.entries import authority_in_words
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, in_words
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.rewriting.cast_sites import CastSite, Origin
-from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.decisions import CastSite, Decision, Decisions, Origin
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.text import plural
 
@@ -236,9 +235,9 @@ def summary(changes: Iterable[FormChange]) -> Iterator[str]:
     """Yield a sentence for each kind of change, with the number of nodes; opsets with their versions."""
     counts = Counter(change.kind for change in changes)
     yield from (of(change) for change in changes if change.kind not in _SUMMARIES)
-    for kind, text in _SUMMARIES.items():
+    for kind, (noun, fate) in _SUMMARIES.items():
         if counts[kind]:
-            yield text.format(count=plural(counts[kind], _NOUNS[kind]))
+            yield f"{plural(counts[kind], noun)} {fate}"
 
 
 def of(change: FormChange) -> str:
@@ -246,21 +245,13 @@ def of(change: FormChange) -> str:
     return _SENTENCES[change.kind].format(change=change)
 
 
-_NOUNS = {
-    FormChangeKind.FOLDED: "node",
-    FormChangeKind.MERGED: "BatchNormalization",
-    FormChangeKind.MAX_AND_MIN: "Clip",
-    FormChangeKind.RECIPROCAL: "Reciprocal",
-    FormChangeKind.SQUARE: "square",
-    FormChangeKind.RANK: "weight",
-}
 _SUMMARIES = {
-    FormChangeKind.FOLDED: "{count} of stored values alone computed",
-    FormChangeKind.MERGED: "{count} merged into the weights before",
-    FormChangeKind.MAX_AND_MIN: "{count} written as Max and Min",
-    FormChangeKind.RECIPROCAL: "{count} written as Div",
-    FormChangeKind.SQUARE: "{count} written as Pow",
-    FormChangeKind.RANK: "{count} given the rank of the data",
+    FormChangeKind.FOLDED: ("node", "of stored values alone computed"),
+    FormChangeKind.MERGED: ("BatchNormalization", "merged into the weights before"),
+    FormChangeKind.MAX_AND_MIN: ("Clip", "written as Max and Min"),
+    FormChangeKind.RECIPROCAL: ("Reciprocal", "written as Div"),
+    FormChangeKind.SQUARE: ("square", "written as Pow"),
+    FormChangeKind.RANK: ("weight", "given the rank of the data"),
 }
 _SENTENCES = {
     FormChangeKind.OPSET_RAISED: "opset raised from {change.before} to {change.after} for its half kernels",

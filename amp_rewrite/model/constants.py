@@ -14,10 +14,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.certificate.element_checks import Extent, WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, READABLE, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import FileIdentity
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import CHUNK, Fit, Half
 from amp_rewrite.onnx_types import control_flow
@@ -121,6 +119,14 @@ def stored_as(value: ir.Value | None) -> ir.TensorProtocol | None:
     return constant(node) if node is not None else None
 
 
+def is_number(dtype: ir.DataType) -> bool:
+    """Return whether the elements of this type are numbers of whole bytes."""
+    return dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and dtype.bitwidth >= _BYTE
+
+
+_BYTE = 8
+
+
 def has_elements(value: ir.Value) -> bool:
     """Return whether a value exists and, if it is stored, has any elements."""
     tensor = stored_as(value)
@@ -141,9 +147,7 @@ Conversion = Callable[[Floats], NDArray[Any]]
 
 
 _WRITTEN = 1 << 19
-"""Values of a block that is converted and written: 2 MiB of float32. With half of that, threads contend, and
-checks of the written data take twice the time.
-"""
+"""Values of a block that is converted and written: 2 MiB of float32. With half of that, threads contend."""
 
 
 def read(
@@ -238,18 +242,14 @@ def _fit(tensor: ir.TensorProtocol, start: int, stop: int, half: Half) -> Fit:
 
 
 class ConvertedTensor(ir.LazyTensor):
-    """A stored tensor of float32 or half in another type, converted block by block as it is written.
+    """A stored tensor of float32 or half in another type, converted block by block as it is written."""
 
-    `written`, if set, observes the blocks.
-    """
-
-    __slots__ = ("convert", "source", "written")
+    __slots__ = ("convert", "source")
 
     def __init__(
         self, source: ir.TensorProtocol, convert: Conversion, dtype: ir.DataType, name: str | None
     ) -> None:
         self.source, self.convert = source, convert
-        self.written: WrittenTensors | None = None
         super().__init__(
             self._whole,
             dtype=dtype,
@@ -264,15 +264,6 @@ class ConvertedTensor(ir.LazyTensor):
 
     def tofile(self, file: Any) -> None:
         """Write the tensor's bytes to a binary file."""
-        source = read(self.source, block=_WRITTEN)
-        if self.written is not None and isinstance(self.source, ir.ExternalTensor):
-            self.written.write(file, self.dtype, _extent(self.source), source, self.convert)
-            return
         little = self.dtype.numpy().newbyteorder("<")
-        for block in source:
+        for block in read(self.source, block=_WRITTEN):
             file.write(self.convert(block).astype(little, copy=False).view(np.uint8))
-
-
-def _extent(tensor: ir.ExternalTensor) -> Extent:
-    identity = FileIdentity.of(Path(tensor.path).stat())
-    return Extent(identity, tensor.offset or 0, tensor.dtype, tensor.size)

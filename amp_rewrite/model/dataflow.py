@@ -1,4 +1,5 @@
-"""Forward dataflow analysis of a model: a fact of each value, in one pass over the nodes.
+"""Forward dataflow analysis of a model: a fact of each value, in one pass over the nodes, and what depends on
+some values.
 
 A loop-carried value is unknown, so that no fixpoint is sought; a scanned one has the fact of the whole, and
 what leaves a body is the join over its branches.
@@ -12,8 +13,11 @@ from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
+from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.onnx_types.control_flow import Binding
+from amp_rewrite.operators import catalogue
+from amp_rewrite.operators.record import Trait
 
 Fact = TypeVar("Fact")
 
@@ -59,3 +63,55 @@ class Forward(Generic[Fact]):
                 inside = [self.of(body.outputs[port]) for body, port in each.leaves]
                 joined = self.join([*inside, *(self.of(node.inputs[port]) for port in each.inputs)])
                 self.facts.update((node.outputs[port], joined) for port in each.outputs)
+
+
+Test = Callable[[ir.Node], bool]
+
+
+def follow(
+    graph: ir.Graph,
+    nodes: GraphNodes,
+    values: set[ir.Value | None],
+    starts: Test,
+    stops: Test = lambda _: False,
+) -> None:
+    """Add to `values` all that depends on them, and on the nodes that pass the test `starts`, in a graph and
+    its bodies; what nodes that pass `stops` read does not count.
+    """
+    for node in nodes[graph]:
+        is_reached = starts(node) or (not values.isdisjoint(node.inputs) and not stops(node))
+        for body in control_flow.bodies(node):
+            if is_reached:
+                values.update(body.inputs)
+            follow(body, nodes, values, starts, stops)
+            is_reached = is_reached or not values.isdisjoint(body.outputs)
+        if is_reached:
+            values.update(node.outputs)
+
+
+def varying_values(
+    nodes: GraphNodes, starts: Test = lambda _: False, *, by_sizes: bool = True
+) -> set[ir.Value | None]:
+    """Return the values that depend on an input of the model or of a body, on random numbers, or on the nodes
+    that pass the test `starts`, other than by static sizes alone, or by any unless `by_sizes`.
+
+    A runtime computes all others once.
+    """
+    inputs = (value for graph in nodes for value in graph.inputs if value.const_value is None)
+    values: set[ir.Value | None] = set(inputs)
+    follow(
+        next(iter(nodes)),
+        nodes,
+        values,
+        lambda node: starts(node) or bool(catalogue.find(node.domain, node.op_type).traits & Trait.DRAWS),
+        lambda node: _asks_for_sizes(node, known=by_sizes),
+    )
+    return values
+
+
+def _asks_for_sizes(node: ir.Node, *, known: bool) -> bool:
+    """Return whether it is a Shape or Size, of a static shape if `known`: onnxruntime computes it once."""
+    if node.domain or node.op_type not in ("Shape", "Size"):
+        return False
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    return not known or (shape is not None and shape.is_static())

@@ -15,13 +15,11 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import DecodeError, Message
 from onnx import serialization
 
-from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import is_same
 from amp_rewrite.files.staging import Stage, name_beside
 from amp_rewrite.model import constants
-from amp_rewrite.model.constants import ConvertedTensor
 from amp_rewrite.process.stopwatch import Count
 
 # Writing the weights of a model as external data: division into files, and their names.
@@ -38,18 +36,12 @@ _IN_FLIGHT = 1 << 62
 """No limit on onnx-ir's write buffer: large tensors are not buffered, but written in blocks."""
 
 
-def write(
-    model: ir.Model,
-    stage: Stage,
-    largest: int | None,
-    count: Count | None = None,
-    tracker: WrittenTensors | None = None,
-) -> Sequence[str]:
+def write(model: ir.Model, stage: Stage, largest: int | None, count: Count | None = None) -> Sequence[str]:
     """Write the weights of a model to files of a stage, and make its tensors refer to them.
 
     Returns the names of the files, which are unused beside the stage's target. No file has more than
     `largest` bytes, except for a single larger tensor. `count` is called with the number of written bytes
-    and the total; `tracker` observes the converted ones. Raises OSError.
+    and the total. Raises OSError.
     """
     values = [v for graph in model.graphs() for v in graph.initializers.values()]
     for value in values:
@@ -59,12 +51,7 @@ def write(
     names = file_names(stage.target, stage.number, len(groups))
     before, total = 0, sum(map(_written_size, itertools.chain.from_iterable(groups)))
     for name, group in zip(names, groups, strict=True):
-        for value in group if tracker else ():
-            if isinstance(value.const_value, ConvertedTensor):
-                value.const_value.written = tracker
         _write_file(group, stage.files, name, _counting(count, before, total))
-        if tracker:
-            tracker.close(stage.files / name)
         before += sum(map(_written_size, group))
     return names
 

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from amp_rewrite.model import traversal
+from amp_rewrite.model.graph_edits import Numbering, UniqueNames
 from amp_rewrite.model.loading import root_cause
-from amp_rewrite.model.unique_names import Numbering, UniqueNames
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 
 

@@ -20,7 +20,7 @@ from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.files.file_identity import FileIdentity, SourceFile
 from amp_rewrite.model import external_data as external
-from amp_rewrite.model import preserved_fields, proto_traversal, traversal, unique_names
+from amp_rewrite.model import graph_edits, preserved_fields, proto_traversal, traversal
 from amp_rewrite.model.preserved_fields import PreservedFields
 from amp_rewrite.process import startup
 
@@ -236,7 +236,7 @@ def _from_ir(source: ir.Model) -> Loaded:
     external.check(source)
     model = source.clone()
     sort_nodes(model, _IN_MEMORY)
-    renamed = unique_names.rename_twins(model)
+    renamed = graph_edits.rename_twins(model)
     size, files = external.size_of(source), external.files(source)
     return Loaded(model, size, files, warnings=renamed, mended=bool(renamed))
 
@@ -398,7 +398,7 @@ def _from_proto(proto: onnx.ModelProto, size: int, where: str | Path = _IN_MEMOR
             f"cannot be understood ({root_cause(error)})", where=where, remedy=EXPORT_AGAIN
         ) from error
     sort_nodes(model, where, preserved.sparse_names)
-    renamed = unique_names.rename_twins(model)
+    renamed = graph_edits.rename_twins(model)
     warnings = (*([_DECODED] if decoded else ()), *renamed)
     return Loaded(model, size, preserved=preserved, warnings=warnings, mended=bool(renamed))
 

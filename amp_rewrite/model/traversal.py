@@ -57,36 +57,3 @@ def needed_nodes(nodes: GraphNodes) -> set[ir.Node]:
             needed.add(node)
             waiting += [value.producer() for value in node.inputs if value is not None]
     return needed
-
-
-def varying_values(nodes: GraphNodes, *, by_sizes: bool = True) -> set[ir.Value | None]:
-    """Return the values that depend on an input of the model or of a body, other than by static sizes alone,
-    or by any unless `by_sizes`.
-
-    A runtime computes all others once.
-    """
-    values: set[ir.Value | None] = set()
-    for graph, graph_nodes in nodes.items():
-        values.update(value for value in graph.inputs if value.const_value is None)
-        for node in graph_nodes:
-            is_fixed = _asks_for_sizes(node, known=by_sizes)
-            if not is_fixed and not values.isdisjoint(_read(node)):
-                values.update(node.outputs)
-    return values
-
-
-def _read(node: ir.Node) -> Iterator[ir.Value | None]:
-    """Yield the inputs of a node and, with those of values outside, what its bodies read and return."""
-    yield from node.inputs
-    for body in control_flow.bodies(node) if control_flow.may_have_bodies(node) else ():
-        yield from body.outputs
-        for inner in body:
-            yield from _read(inner)
-
-
-def _asks_for_sizes(node: ir.Node, *, known: bool) -> bool:
-    """Return whether it is a Shape or Size, of a static shape if `known`: onnxruntime computes it once."""
-    if node.domain or node.op_type not in ("Shape", "Size"):
-        return False
-    shape = None if node.inputs[0] is None else node.inputs[0].shape
-    return not known or (shape is not None and shape.is_static())

@@ -6,15 +6,14 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from amp_rewrite.certificate.element_checks import WrittenTensors
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import destination, file_identity, staging
 from amp_rewrite.files.file_identity import SourceFile
@@ -29,16 +28,8 @@ PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
 """The size in bytes from which a model gets external data: protobuf's own limit is 2 GiB."""
 
 
-class Proof(Protocol):
-    """A check that is called with a result (a path, bytes or a ModelProto) before it is published.
-
-    Before that, `written` observes the tensors of data files.
-    """
-
-    written: WrittenTensors
-
-    def __call__(self, result: Any) -> None:
-        """Raise an error to prevent that the result is published."""
+Proof = Callable[[Any], None]
+"""A check of a result (a path, bytes or a ModelProto) before it is published; an error prevents that."""
 
 
 _AS_IN_SOURCE = ExternalData()
@@ -184,8 +175,7 @@ def save(
         names: Sequence[str] = ()
         if is_external:
             _refuse_link_elsewhere(path, stage.target)
-            tracker = proof.written if proof else None
-            names = external.write(loaded.model, stage, external_data.largest, count, tracker)
+            names = external.write(loaded.model, stage, external_data.largest, count)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         data = serialization.to_proto(loaded).SerializeToString()

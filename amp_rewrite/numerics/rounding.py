@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,46 +102,14 @@ class CastConverter:
         """Return the rounded array, of the same shape."""
         source = np.ascontiguousarray(array, np.float32)
         result = np.empty(source.shape, self._half.numpy)
-        self.bound(source, result)()
-        return result
-
-    def bound(self, source: Floats, result: NDArray[Any]) -> Callable[[], None]:
-        """Return a function that rounds a contiguous array into another at each call, while both exist."""
         binding = self._session.io_binding()
         binding.bind_input("x", "cpu", 0, np.float32, [source.size], source.ctypes.data)
         binding.bind_output("y", "cpu", 0, int(self._half.dtype), [result.size], result.ctypes.data)
-        return functools.partial(self._session.run_with_iobinding, binding)
+        self._session.run_with_iobinding(binding)
+        return result
 
 
 _MODEL = """
 <ir_version: 8, opset_import: ["": 13]>
 rounding (float[n] x) => ({half}[n] y) {{ y = Cast <to: int = {to}> (x) }}
 """
-
-
-class BlockRounding:
-    """Rounds blocks as `convert` does with `nan=False`, into a reused buffer; for one thread.
-
-    Memory allocated and freed for each block returns to the system now and then, which zeroes it before it is
-    allocated again; and onnxruntime must be bound to each new buffer.
-    """
-
-    def __init__(self, half: Half) -> None:
-        self._half = half
-        self._result: NDArray[Any] = np.empty(0, half.numpy)
-        self._place = (0, 0)
-        self._run: Callable[[], object] = lambda: None
-
-    def __call__(self, block: Floats) -> NDArray[Any]:
-        """Return the rounded elements of a flat block, valid until the next call."""
-        fast = fast_converter(self._half) if block.size >= LARGE else None
-        if fast is None:
-            return convert(block, self._half, nan=False)
-        source = np.ascontiguousarray(block, np.float32)
-        place = (source.ctypes.data, source.size)
-        if place != self._place:
-            if source.size != self._result.size:
-                self._result = np.empty(source.size, self._half.numpy)
-            self._run, self._place = fast.bound(source, self._result), place
-        self._run()
-        return self._result

@@ -6,7 +6,6 @@ import functools
 import graphlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -386,69 +385,44 @@ def refuse_too_many(model: ir.Model, retained: Collection[ir.OperatorIdentifier]
     A model that already has more nodes is accepted if inlining adds none, and so are recursive functions,
     which cannot be inlined at all.
     """
-    count = _count(model, retained)
-    if count is None or count.nodes <= max(MOST_NODES, count.written):
+    count, sizes = _inlined(model, retained)
+    if count <= max(MOST_NODES, sum(map(_size, (model.graph, *model.functions.values())))):
         return
-    domain, name, _ = count.worst
+    worst = max(model.functions, key=lambda key: sizes[key])
     raise ModelError(
-        f"the model's functions come to {_as_text(count.nodes)} nodes when they are inlined, "
-        f"{schema.written(domain, name)} alone to {_as_text(count.most)}, and {MOST_NODES:,} are the limit",
+        f"the model's functions come to {_as_text(count)} nodes when they are inlined, "
+        f"{schema.written(*worst[:2])} alone to {_as_text(sizes[worst])}, and {MOST_NODES:,} are the limit",
         remedy="rewrite it with `Options.keep_functions`, which leaves functions as they are",
     )
 
 
 def node_count(model: ir.Model, retained: Collection[ir.OperatorIdentifier] = ()) -> int:
     """Return the number of nodes after inlining all functions but `retained`; before it if recursive."""
-    count = _count(model, retained)
-    return sum(map(_size, (model.graph, *model.functions.values()))) if count is None else count.nodes
+    return _inlined(model, retained)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """The number of nodes after and before inlining, and the largest function after inlining."""
-
-    nodes: int
-    written: int
-    worst: ir.OperatorIdentifier
-    most: int
-
-
-def _count(model: ir.Model, retained: Collection[ir.OperatorIdentifier]) -> _Count | None:
-    """Return the count of nodes; None if functions are recursive.
+def _inlined(
+    model: ir.Model, retained: Collection[ir.OperatorIdentifier]
+) -> tuple[int, Mapping[ir.OperatorIdentifier | None, int]]:
+    """Return the number of nodes of a model after inlining, and of each function and, by None, of the graph.
 
     Functions that are retained or never called count as well, with the calls in them inlined.
     """
     inlined = model.functions.keys() - set(retained)
-    calls = {key: _calls(function, inlined) for key, function in model.functions.items()}
+    holders = {None: model.graph, **model.functions}
+    sizes = {key: _size(holder) for key, holder in holders.items()}
+    calls = {
+        key: Counter(callee for node in holder.all_nodes() if (callee := node.op_identifier()) in inlined)
+        for key, holder in holders.items()
+    }
     try:
         order = tuple(graphlib.TopologicalSorter(calls).static_order())
     except graphlib.CycleError:
-        return None
-    own = {key: _size(function) for key, function in model.functions.items()}
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-    for key in order:
-        sizes[key] = own[key] + _sum_sizes(calls[key], sizes)
-    from_graph = _calls(model.graph, inlined)
-    reached = set(from_graph)
-    for key in reversed(order):  # callers first
-        reached.update(calls[key] if key in reached else ())
-    remaining = sum(size for key, size in sizes.items() if key not in reached)
-    worst = max(sizes, key=sizes.__getitem__, default=("", "", ""))
-    own_nodes = _size(model.graph)
-    nodes = own_nodes + _sum_sizes(from_graph, sizes) + remaining
-    return _Count(nodes, own_nodes + sum(own.values()), worst, sizes.get(worst, 0))
-
-
-_Calls = Counter[ir.OperatorIdentifier]
-
-
-def _calls(holder: ir.Graph | ir.Function, of: Collection[ir.OperatorIdentifier]) -> _Calls:
-    return Counter(key for node in holder.all_nodes() if (key := node.op_identifier()) in of)
-
-
-def _sum_sizes(calls: _Calls, sizes: dict[ir.OperatorIdentifier, int]) -> int:
-    """Return the number of nodes that inlining these calls adds: those of the function, less the call."""
-    return sum(count * (sizes[key] - 1) for key, count in calls.items())
+        return sum(sizes.values()), sizes
+    for key in order:  # a call becomes the nodes of its function
+        sizes[key] += sum(times * (sizes[callee] - 1) for callee, times in calls[key].items())
+    callees = {callee for counts in calls.values() for callee in counts}
+    return sum(size for key, size in sizes.items() if key not in callees), sizes
 
 
 def _size(holder: ir.Graph | ir.Function) -> int:

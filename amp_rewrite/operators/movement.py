@@ -36,7 +36,8 @@ def _moving(move: Move, names: str, traits: Trait, masks: Ports = FIRST, **colum
 
 def _joining(names: str, ports: Ports, traits: Trait = Trait.NONE, **columns: Any) -> Family:
     """Return operators with elements of several inputs."""
-    return family(names, move=Move.JOINS, carries=ports, traits=traits, **{"flops": 0} | columns)
+    rest: dict[str, Any] = {"flops": 0} | columns
+    return family(names, move=Move.JOINS, carries=ports, traits=traits, **rest)
 
 
 def _rearranging(names: str, traits: Trait, **columns: Any) -> Family:

@@ -63,7 +63,7 @@ class OpenDimensions:
                 assumed[symbol or name] = None
             self._spots[name] = DEFAULT if size is None else size
         symbols = dict.fromkeys(symbol for symbol in spots.values() if symbol)
-        self._sizes = {symbol: self.known.get(symbol, DEFAULT) for symbol in symbols}
+        self._sizes: dict[str | None, int] = {symbol: self.known.get(symbol, DEFAULT) for symbol in symbols}
         self.assumed = tuple(assumed)
         refuse_wrong_sizes(dims, spots, OptionError)
 
@@ -80,18 +80,18 @@ class OpenDimensions:
             return dim
         return self.known.get(spot, self.known.get(dim.value or "", dim))
 
-    def of_symbol(self, symbol: str | None) -> int | None:
-        """Return the size of a symbol; None for one that is not a dimension of an input."""
-        return self._sizes.get(symbol) if symbol else None
-
-    def of_input(self, value: ir.Value) -> list[int] | None:
-        """Return the dimensions of an input, with a size for each; None where its rank is unknown."""
+    def of_value(self, value: ir.Value) -> tuple[int | None, ...] | None:
+        """Return the declared sizes of a value, with one for each dimension that an input has; None where its
+        rank is unknown.
+        """
         if value.shape is None:
             return None
-        return [
-            dim if isinstance(dim, int) else self._spots[f"{value.name}:{axis}"]
+        return tuple(
+            dim
+            if isinstance(dim, int)
+            else self._spots.get(f"{value.name}:{axis}", self._sizes.get(dim.value))
             for axis, dim in enumerate(value.shape)
-        ]
+        )
 
 
 def _open(graph: ir.Graph) -> Iterator[tuple[str, str | None]]:

@@ -17,12 +17,12 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
-from amp_rewrite.model import constants, graph_edits, traversal
+from amp_rewrite.model import constants, graph_edits, patterns, traversal
+from amp_rewrite.model.graph_edits import Doubles, Floats, StoredValues
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.onnx_types import element_types
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.stored_values import Doubles, Floats, StoredValues
 
 # The affine map of each channel in inference mode, from the constant parameters of a BatchNormalization.
 
@@ -138,7 +138,7 @@ def _conv(_: ir.Node, dims: tuple[int, ...]) -> _View | None:
 
 
 def _conv_transpose(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
-    groups = _whole(node, "group", 1)
+    groups = schema.integer(node, "group", 1)
     if len(dims) <= _MATRIX or groups < 1:
         return None
     return groups, dims[0] // groups, dims[1], prod(dims[2:])
@@ -148,7 +148,7 @@ def _gemm(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
     beta = node.attributes.get("beta")
     if len(dims) != _MATRIX or (beta is not None and beta.value != 1):
         return None
-    return (1, 1, dims[0], dims[1]) if _whole(node, "transB", 0) else (1, dims[0], dims[1], 1)
+    return (1, 1, dims[0], dims[1]) if schema.integer(node, "transB") else (1, dims[0], dims[1], 1)
 
 
 def _matmul(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
@@ -159,14 +159,6 @@ def _matmul(node: ir.Node, dims: tuple[int, ...]) -> _View | None:
 
 
 _MATRIX = 2
-
-
-def _whole(node: ir.Node, name: str, default: int) -> int:
-    """Return an integer attribute, or 0 if it has another type."""
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        return default
-    return attribute.as_int() if attribute.type == ir.AttributeType.INT else 0
 
 
 _LAYOUTS: Mapping[str, Callable[[ir.Node, tuple[int, ...]], _View | None]] = {
@@ -197,7 +189,7 @@ def fold(model: ir.Model, half: Half, exclusions: Container[ir.Node]) -> tuple[F
     """
     store = StoredValues(model)
     opset = element_types.default_opset(model.graph.opset_imports)
-    norms = list(filter(_is_norm, traversal.every_node(model.graph)))
+    norms = [n for n in traversal.every_node(model.graph) if patterns.is_default(n, "BatchNormalization")]
     changes: list[FormChange] = []
     for node in norms if opset >= _WITHOUT_TEST_MODE else ():
         with np.errstate(all="ignore"):
@@ -210,10 +202,6 @@ def fold(model: ir.Model, half: Half, exclusions: Container[ir.Node]) -> tuple[F
 
 _WITHOUT_TEST_MODE = 7
 """The first opset at which the number of outputs selects training mode; from 14 on an attribute does."""
-
-
-def _is_norm(node: ir.Node) -> bool:
-    return node.op_type == "BatchNormalization" and not node.domain
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,14 @@ from amp_rewrite.certificate import folding
 from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.model import constants, graph_edits, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
+from amp_rewrite.model.graph_edits import StoredValues
 from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.model.quantised_regions import DEQUANTIZE
+from amp_rewrite.model.patterns import DEQUANTIZE
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.preparing import stored_values
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.stored_values import StoredValues
 from amp_rewrite.process import worker, worker_process
 
 # Shapes and values of constant nodes, computed in the worker process: node by node with onnxruntime's CPU
@@ -114,7 +113,7 @@ def _size(kind: onnx.TypeProto) -> TensorSize | None:
     tensor = kind.tensor_type
     dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
     dtype = ir.DataType(tensor.elem_type)
-    if not tensor.HasField("shape") or min(dims, default=0) < 0 or not stored_values.is_number(dtype):
+    if not tensor.HasField("shape") or min(dims, default=0) < 0 or not constants.is_number(dtype):
         return None
     return TensorSize(dtype, tuple(dims))
 
@@ -212,7 +211,7 @@ def _constant(
 def _leaf(store: StoredValues, value: ir.Value) -> ir.TensorProtocol | None:
     """Return the constant tensor of a value, if it is numeric and not too large."""
     tensor = store.tensor(value)
-    fits = tensor is not None and stored_values.is_number(tensor.dtype) and tensor.nbytes <= LARGEST
+    fits = tensor is not None and constants.is_number(tensor.dtype) and tensor.nbytes <= LARGEST
     return tensor if fits else None
 
 

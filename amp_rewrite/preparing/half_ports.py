@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.model import quantised_regions
-from amp_rewrite.model.quantised_regions import DEQUANTIZE, QUANTIZE
+from amp_rewrite.model import patterns
+from amp_rewrite.model.dataflow import varying_values
+from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE
+from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
@@ -53,7 +55,7 @@ class HalfPorts:
 
     def find_float32_nodes(self, nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
         """Return the nodes that stay float32 since the target fuses them with float32 scales alone."""
-        regions = quantised_regions.find(nodes if self._keeps_regions else ())
+        regions = patterns.find_regions(nodes if self._keeps_regions else ())
         return regions.reads | regions.gives
 
     def starts(self, node: ir.Node) -> bool:
@@ -124,7 +126,7 @@ FLOAT32 = element_types.tensor(ir.DataType.FLOAT)
 class Outlook:
     """The nodes that will likely be half, and the gain: the number of those that compute, less added nodes.
 
-    Added are Casts, and one node for each Clip that is split in two (norms_and_clips).
+    Added are Casts, and one node for each Clip that is split in two (operator_forms).
     """
 
     half: frozenset[ir.Node]
@@ -132,13 +134,14 @@ class Outlook:
 
 
 def predict_outlook(
-    nodes: Iterable[ir.Node], types: Types, ports: HalfPorts, version_of: Callable[[str], int]
+    graph_nodes: GraphNodes, types: Types, ports: HalfPorts, version_of: Callable[[str], int]
 ) -> Outlook:
-    """Return the outlook of a model's nodes, in order, at the opsets that `version_of` gives by domain.
+    """Return the outlook of a model's nodes at the opsets that `version_of` gives by domain.
 
     Takes time linear in their ports. Constant nodes do not count: they are computed once.
     """
-    nodes, constant_values = _separate_constants(nodes)
+    varying = varying_values(graph_nodes, _is_computed)
+    nodes = [node for inner in graph_nodes.values() for node in inner if not varying.isdisjoint(node.outputs)]
     float32_nodes = ports.find_float32_nodes(nodes)
     max_and_min = ports.prefers_max_and_min(version_of(""))
 
@@ -155,27 +158,17 @@ def predict_outlook(
             fresh = [node for node in _beside(value) if value in around.get(node, ()) and node not in half]
             half.update(fresh)
             waiting.extend(fresh)
-    touched = {value for node in half for value in around[node]} - constant_values
+    touched = {value for node in half for value in around[node] if value in varying}
     casts = sum(_casts(value, half, around) for value in touched)
     doubled = sum(map(is_clip, half)) if max_and_min else 0
     return Outlook(frozenset(half), sum(map(ports.computes, half)) - casts - doubled)
 
 
-def _separate_constants(nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], set[ir.Value]]:
-    """Return the nodes that depend on more than constants, and the constant values. Runtimes leave
-    dequantised weights as they are stored.
+def _is_computed(node: ir.Node) -> bool:
+    """Return whether a node is computed in every run, whatever it reads: also one that dequantises weights,
+    which runtimes leave as they are stored.
     """
-    runtime_nodes: list[ir.Node] = []
-    constant_values: set[ir.Value] = set()
-    for node in nodes:
-        inputs = [value for value in node.inputs if value is not None]
-        is_constant = all(value in constant_values or value.const_value is not None for value in inputs)
-        is_once = inputs or node.op_type == "Constant"
-        if is_constant and is_once and not (control_flow.may_have_bodies(node) or node.op_type == DEQUANTIZE):
-            constant_values.update(node.outputs)
-        else:
-            runtime_nodes.append(node)
-    return runtime_nodes, constant_values
+    return control_flow.may_have_bodies(node) or node.op_type == DEQUANTIZE
 
 
 _CLIPPED = (0, ~0)
@@ -195,9 +188,7 @@ def _beside(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def _casts(value: ir.Value, half: set[ir.Node], around: _Around) -> int:
-    """Return the number of Casts that a value needs, from float32 or to it; 0 for a constant."""
-    if value.const_value is not None:
-        return 0
+    """Return the number of Casts that a value needs, from float32 or to it."""
     producer = value.producer()
     is_made_half = producer in half and value in around[producer]
     read_half = [node in half and value in around[node] for node in value.consumers()]

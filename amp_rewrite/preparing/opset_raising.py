@@ -8,8 +8,9 @@ from 22 on. The number changes nothing that a model computes where every node me
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,37 +18,19 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.model import concrete_shapes, traversal
+from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.versions import CHANGES, Change, Spared
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.targets import Target
-from amp_rewrite.preparing import half_ports
+from amp_rewrite.preparing import half_ports, value_sizes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import Call, HalfPorts, Outlook
 
 NEWEST = 24
 """The newest opset to which a model is raised: no operator gains a half kernel at a newer one."""
-
-
-def raise_opset(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
-    """Raise the opset to the one with the best outlook (half_ports), the lowest of several.
-
-    It stays if none is better, if the semantics of a node would change, or if a node would lose its kernels
-    on the target.
-    """
-    domain, old = _imported(model)
-    if form.opset is not None:
-        return _set_opset(model, form, form.opset)
-    if not form.raise_opset or not version_changes.OLDEST <= old < NEWEST or not _uniform(model, domain):
-        return ()
-    new = next(_Raising(model, old, form).best(), None)
-    if new is None:
-        return ()
-    _import(model, domain, new)
-    return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +50,23 @@ class NewerOpset:
         return f"no kernels for {', '.join(f'{n} {operator}' for operator, n in Counter(self.lost).items())}"
 
 
-def find_newer(model: ir.Model, form: Form) -> NewerOpset | None:
-    """Return the newer opset with the best outlook that `raise_opset` does not take for lost kernels; None
-    without one, and where the user decides.
+def raise_opset(model: ir.Model, form: Form) -> tuple[tuple[FormChange, ...], NewerOpset | None]:
+    """Raise the opset to the one with the best outlook (half_ports), the lowest of several; return with the
+    change the newer one that is better, but at which nodes lose their kernels.
+
+    It stays if none is better, if the semantics of a node would change, or if a node would lose its kernels
+    on the target. Nothing newer is offered where the user decides.
     """
     domain, old = _imported(model)
+    if form.opset is not None:
+        return _set_opset(model, form, form.opset), None
     if not form.raise_opset or not version_changes.OLDEST <= old < NEWEST or not _uniform(model, domain):
-        return None
-    return _Raising(model, old, form).beyond_kernels()
+        return (), None
+    new, newer = _Raising(model, old, form).choose()
+    if new == old:
+        return (), newer
+    _import(model, domain, new)
+    return (FormChange(FormChangeKind.OPSET_RAISED, before=old, after=new),), newer
 
 
 def without_kernels(model: ir.Model, form: Form, changes: Iterable[FormChange]) -> frozenset[ir.Node]:
@@ -138,38 +130,33 @@ class _Raising:
     def __init__(self, model: ir.Model, old: int, form: Form) -> None:
         self._model, self._old, self._target = model, old, form.target
         self._half = HalfPorts(form)
-        self._main = [*traversal.every_node(model.graph)]
+        self._main = traversal.nodes(model.graph)
         inner = (node for function in model.functions.values() for node in function.all_nodes())
-        self._nodes = [node for node in (*self._main, *inner) if not node.domain]
+        main = itertools.chain.from_iterable(self._main.values())
+        self._nodes = [node for node in (*main, *inner) if not node.domain]
         self._calls = {half_ports.call(node, old) for node in self._nodes}
 
-    def best(self) -> Iterator[int]:
-        """Yield the versions to which the opset can be raised, the best first."""
-        versions = [v for v in range(self._old + 1, NEWEST + 1) if self._frees(v) and self._keeps_kernels(v)]
-        if not versions:
-            return
-        types = element_types.infer(self._model)
-        outlooks = {version: self._outlook(version, types) for version in (self._old, *versions)}
-        yield from self._better(outlooks, types)
-
-    def beyond_kernels(self) -> NewerOpset | None:
-        """Return the best version whatever kernels are lost there."""
-        versions = [version for version in range(self._old + 1, NEWEST + 1) if self._frees(version)]
-        types = element_types.infer(self._model) if versions else {}
-        outlooks = {version: self._outlook(version, types) for version in (self._old, *versions)}
-        for version in self._better(outlooks, types):
-            lost = (node.op_type for node in self._nodes if self._loses_kernels(node.op_type, version))
-            more = len(outlooks[version].half) - len(outlooks[self._old].half)
-            return NewerOpset(version, more, tuple(lost))
-        return None
-
-    def _better(self, outlooks: Mapping[int, Outlook], types: Types) -> Iterator[int]:
-        """Yield the versions with a better outlook than the model's, at which nodes mean the same, the best
-        first.
+    def choose(self) -> tuple[int, NewerOpset | None]:
+        """Return the version with the best outlook of those that keep all kernels, the present one if none is
+        better, and a newer one with a better outlook.
         """
-        for version in sorted(outlooks, key=lambda version: (-outlooks[version].gain, version)):
-            if outlooks[version].gain > outlooks[self._old].gain and self._is_free(version, types):
-                yield version
+        old = self._old
+        versions = [version for version in range(old + 1, NEWEST + 1) if self._frees(version)]
+        types = element_types.infer(self._model) if versions else {}
+        outlooks = {version: self._outlook(version, types) for version in (old, *versions)}
+
+        def better(than: int, keeps: Callable[[int], bool]) -> Iterator[int]:
+            for version in sorted(outlooks, key=lambda version: (-outlooks[version].gain, version)):
+                is_better = version > than and outlooks[version].gain > outlooks[than].gain
+                if is_better and keeps(version) and self.first_changed(version, types) is None:
+                    yield version
+
+        new = next(better(old, self._keeps_kernels), old)
+        for version in better(new, lambda _: True):
+            lost = [n.op_type for n in self._nodes if _loses_kernels(n.op_type, new, version, self._target)]
+            more = len(outlooks[version].half) - len(outlooks[new].half)
+            return new, NewerOpset(version, more, tuple(lost))
+        return new, None
 
     def _frees(self, version: int) -> bool:
         """Return whether a node can be half at a version, but not at the one before."""
@@ -198,9 +185,6 @@ class _Raising:
             self._main, types, self._half, lambda domain: imported(domain) if domain else version
         )
 
-    def _is_free(self, version: int, types: Types) -> bool:
-        return self.first_changed(version, types) is None
-
     def first_changed(self, version: int, types: Types | None = None) -> ir.Node | None:
         """Return a node whose semantics may change; those whose check needs ranks come last."""
         value_types = element_types.infer(self._model) if types is None else types
@@ -226,7 +210,7 @@ class _Ranks:
     """The ranks of a model's values: declared, else inferred lazily."""
 
     def __init__(self, model: ir.Model, types: Types) -> None:
-        self._inferred = functools.cache(functools.partial(concrete_shapes.infer, model, types))
+        self._inferred = functools.cache(functools.partial(value_sizes.infer, model, types))
 
     def of(self, value: ir.Value) -> int | None:
         if value.shape is not None:

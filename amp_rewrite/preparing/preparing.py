@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import fused_conv_decomposition, graph_edits, inlining, traversal
+from amp_rewrite.model import graph_edits, inlining, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.onnx_types import contrib_schemas, shape_inference
+from amp_rewrite.onnx_types import contrib_schemas
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
@@ -19,9 +19,9 @@ from amp_rewrite.preparing import (
     batch_norm_folding,
     constant_folding,
     form_changes,
-    norms_and_clips,
+    operator_forms,
     opset_raising,
-    transposed_weights,
+    transposed_operands,
     value_shapes,
 )
 from amp_rewrite.preparing.form_changes import FormChange
@@ -107,24 +107,24 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     operators = {node.op_type for inner in nodes for node in inner}
     warnings += _of_blocks(node.domain for inner in nodes for node in inner)
     if "FusedConv" in operators:
-        fused_conv_decomposition.decompose(model, form.target, form.half)
+        operator_forms.decompose_fused_convs(model, form.target, form.half)
         operators = {node.op_type for node in traversal.every_node(model.graph)}
     if "CastLike" in operators:
         _settle_casts(model)
-    changes += opset_raising.raise_opset(model, form)
-    newer = opset_raising.find_newer(model, form)
+    raised, newer = opset_raising.raise_opset(model, form)
+    changes += raised
     exclusions = form_changes.nodes_to_preserve(model, form)
     if form.fold:
         changes += _folded(model, form, held, exclusions, operators)
     changes += _rewrite_norms(model, form, exclusions, operators)
     if "Clip" in operators:
-        changes += norms_and_clips.rewrite_clips(model, form)
-    types = shape_inference.types(model)
+        changes += operator_forms.rewrite_clips(model, form)
+    types = value_shapes.types(model)
     if "Cast" in operators:
         bypass_casts(traversal.every_node(model.graph), types)
     value_shapes.infer_shapes(model, types)
     if "Transpose" in operators and form.target.is_onnxruntime:
-        changes += transposed_weights.raise_ranks(model, types)
+        changes += transposed_operands.raise_ranks(model, types)
     on_cpu = opset_raising.without_kernels(model, form, changes)
     warnings += _of_lost_kernels(on_cpu, form)
     return Prepared(model, form, types, tuple(changes), warnings, constant_inputs, newer, on_cpu)
@@ -161,9 +161,9 @@ def _rewrite_norms(
 ) -> Iterator[FormChange]:
     """Rewrite norms to the forms that runtimes fuse."""
     if form.idioms and "Reciprocal" in operators:
-        yield from norms_and_clips.write_reciprocals(model, exclusions)
+        yield from operator_forms.write_reciprocals(model, exclusions)
     if form.idioms and "Sqrt" in operators:
-        yield from norms_and_clips.write_squares(model, exclusions)
+        yield from operator_forms.write_squares(model, exclusions)
 
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ _FOR_A_CPU = (
 
 def _settle_casts(model: ir.Model) -> None:
     """Remove the CastLikes between constants and their consumers."""
-    types = shape_inference.types(model)
+    types = value_shapes.types(model)
     write_cast_likes(model, types)
     bypass_casts(traversal.every_node(model.graph), types)
 

@@ -3,151 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import AttributeProto, helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import AttributeProto, helper
 
-from amp_rewrite.model import constants, traversal
-from amp_rewrite.model.node_inference import LIKE_FIRST, SUMS
+from amp_rewrite.model import constants, dataflow, traversal
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
-from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
-from amp_rewrite.preparing import stored_values
+from amp_rewrite.preparing.equivalents import Naming, equivalent_nodes, is_wrongly_inferred
 from amp_rewrite.process import worker, worker_process
 
-# ONNX nodes with the same output shapes as onnxruntime's own operators, which onnx cannot infer. They keep
-# open dimensions and their names; `model.node_inference` does the same for static shapes. Values downstream
-# of an operator that is missing here have no shape.
-
-Naming = Callable[[ir.Value], str]
-Nodes = Iterator[onnx.NodeProto]
-
-
-def equivalent_nodes(node: ir.Node, name: Naming, types: Types) -> Nodes:
-    """Yield nodes with the same output shapes and types, for outputs without a declared shape; none if no
-    equivalent is known.
-    """
-    rule = _EQUIVALENTS.get(node.op_type) if node.domain in ("", CONTRIB) else None
-    ports = _PORTS.get(node.op_type, (0,))
-    outputs = [node.outputs[port] for port in ports if port < len(node.outputs)]
-    if rule is None or not outputs or any(value.shape is not None for value in outputs):
-        return
-    like = f"{name(outputs[0])}//like"
-    equivalents = list(rule(node, name, like))
-    for value in outputs if equivalents else ():
-        kind = types.get(value)
-        if value.name and isinstance(kind, ir.TensorType):
-            equivalents.append(helper.make_node("Cast", [like], [name(value)], to=int(kind.dtype)))
-    yield from equivalents
-
-
-def _first(node: ir.Node, name: Naming, like: str) -> Nodes:
-    first = _input_at(node, 0)
-    if first is not None:
-        yield helper.make_node("Identity", [name(first)], [like])
-
-
-def _unpacked(node: ir.Node, name: Naming, like: str) -> Nodes:
-    """Yield an Identity of the queries if keys are separate: the result then has their shape."""
-    if _input_at(node, 1) is not None:
-        yield from _first(node, name, like)
-
-
-def _embedding(node: ir.Node, name: Naming, like: str) -> Nodes:
-    """Yield a Gather of rows of the word embedding, one for each identifier."""
-    ids, words = _input_at(node, 0), _input_at(node, 2)
-    if ids is not None and words is not None:
-        yield helper.make_node("Gather", [name(words), name(ids)], [like])
-
-
-def _product(node: ir.Node, name: Naming, like: str) -> Nodes:
-    one, other = _input_at(node, 0), _input_at(node, 1)
-    if one is None or other is None or any(schema.integer(node, f"transBatch{side}") for side in "AB"):
-        return
-    left = "ji" if schema.integer(node, "transA") else "ij"
-    right = "kj" if schema.integer(node, "transB") else "jk"
-    equation = f"...{left},...{right}->...ik"
-    yield helper.make_node("Einsum", [name(one), name(other)], [like], equation=equation)
-
-
-def _attention(node: ir.Node, name: Naming, like: str) -> Nodes:
-    """Yield the product with a slice of the weights, which concatenate those of queries, keys and values."""
-    data, weights = _input_at(node, 0), _input_at(node, 1)
-    constant = weights.const_value if weights is not None else None
-    if data is None or weights is None or constant is None or len(constant.shape) != 2:
-        return
-    sizes = node.attributes.get("qkv_hidden_sizes")
-    is_given = sizes is not None and sizes.type == ir.AttributeType.INTS and sizes.value
-    width = sizes.as_ints()[-1] if sizes is not None and is_given else constant.shape.numpy()[1] // 3
-    bounds = [f"{like}{at}" for at in range(3)]
-    for bound, number in zip(bounds, (0, width, 1), strict=True):  # from, to, along which axis
-        tensor = numpy_helper.from_array(np.array([number], np.int64))
-        yield helper.make_node("Constant", [], [bound], value=tensor)
-    yield helper.make_node("Slice", [name(weights), *bounds], [f"{like}3"])
-    yield helper.make_node("MatMul", [name(data), f"{like}3"], [like])
-
-
-def _input_at(node: ir.Node, port: int) -> ir.Value | None:
-    return node.inputs[port] if port < len(node.inputs) else None
-
-
-_PORTS: Mapping[str, tuple[int, ...]] = dict.fromkeys(SUMS, (0, 3))
-"""The outputs of that shape, for operators with several."""
-
-_EQUIVALENTS: Mapping[str, Callable[[ir.Node, Naming, str], Nodes]] = {
-    **dict.fromkeys(LIKE_FIRST, _first),
-    "Attention": _attention,
-    "EmbedLayerNormalization": _embedding,
-    "FusedMatMul": _product,
-    "GroupQueryAttention": _unpacked,
-}
-
-
-# Nodes for whose outputs onnx infers wrong shapes.
-
-
-def is_wrongly_inferred(node: ir.Node) -> bool:
-    """Return whether onnx 1.23 infers shapes for a node that are wrong, or differ from the runtimes'."""
-    rule = None if node.domain else _WRONG_RULES.get(node.op_type)
-    return rule is not None and rule(node)
-
-
-def _has_sides_of_its_own(node: ir.Node) -> bool:
-    """Return whether it is an STFT for which onnx assumes two sides, or 0 for an open batch."""
-    signal = node.inputs[0]
-    dims = signal.shape if signal is not None else None
-    return "onesided" not in node.attributes or not dims or not isinstance(dims[0], int)
-
-
-def _drops_axis(node: ir.Node) -> bool:
-    """Return whether it is a SplitToSequence with `split` and `keepdims = 0`.
-
-    onnx ignores the attribute there, but onnxruntime does not if the parts have one size. PyTorch's exporter
-    writes `unbind` this way.
-    """
-    keepdims = node.attributes.get("keepdims")
-    return (
-        len(node.inputs) > 1 and node.inputs[1] is not None and keepdims is not None and keepdims.value == 0
-    )
-
-
-_WRONG_RULES: Mapping[str, Callable[[ir.Node], bool]] = {
-    "STFT": _has_sides_of_its_own,
-    "SplitToSequence": _drops_axis,
-}
-
-
 # A model without its weights for onnx's shape inference: its structure, and the data of small tensors.
+
+Array = NDArray[Any]
 
 SMALL = 1 << 7
 """The largest number of elements of a tensor that keeps its data: shapes and axes are among these."""
@@ -158,6 +37,29 @@ _UNKNOWN = "amp_rewrite.unknown"
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
+def _declared_shape(value: ir.Value) -> ir.Shape | None:
+    return value.shape
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFacts:
+    """What is known of values beyond the model: shapes in place of the declared ones, and contents. The
+    shapes of those in `beyond` are more than what onnx infers, and outputs of `settled` nodes need none.
+    """
+
+    shape: Callable[[ir.Value], ir.Shape | None] = _declared_shape
+    contents: Mapping[ir.Value, Array] = field(default_factory=dict["ir.Value", "Array"])
+    beyond: Container[ir.Value] = frozenset()
+    settled: Collection[ir.Node] = frozenset()
+
+    def is_read(self, value: ir.Value) -> bool:
+        """Return whether a node that is not settled reads a value."""
+        return not self.settled or any(node not in self.settled for node, _ in value.uses())
+
+
+NO_FACTS = ValueFacts()
+
+
 @dataclass(frozen=True, slots=True)
 class Structure:
     """The model, and the name of each value in it."""
@@ -166,7 +68,9 @@ class Structure:
     name: Naming
 
 
-def build_structure(model: ir.Model, nodes: GraphNodes, types: Types) -> Structure:
+def build_structure(
+    model: ir.Model, nodes: GraphNodes, types: Types, facts: ValueFacts = NO_FACTS
+) -> Structure:
     """Return the structure of a model, whose graphs have these nodes, with declarations of values only where
     onnx cannot infer them.
 
@@ -174,7 +78,7 @@ def build_structure(model: ir.Model, nodes: GraphNodes, types: Types) -> Structu
     """
     name = _numbered() if len(nodes) > 1 else _name
     imports = model.graph.opset_imports
-    builder = _Builder(nodes, types, name, element_types.versions(imports))
+    builder = _Builder(nodes, types, name, element_types.versions(imports), facts)
     versions = {**imports, _UNKNOWN: 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     version = max(model.ir_version, constants.CONSTANT_INPUTS_BELOW)  # constants are not inputs
@@ -196,8 +100,10 @@ def _is_small(dims: Sequence[int]) -> bool:
 
 
 class _Builder:
-    def __init__(self, nodes: GraphNodes, types: Types, name: Naming, version: Callable[[str], int]) -> None:
-        self._nodes, self._types, self._name = nodes, types, name
+    def __init__(
+        self, nodes: GraphNodes, types: Types, name: Naming, version: Callable[[str], int], facts: ValueFacts
+    ) -> None:
+        self._nodes, self._types, self._name, self._facts = nodes, types, name, facts
         self._schema = functools.cache(lambda domain, op: schema.of_onnx(domain, op, version(domain)))
 
     def graph(self, graph: ir.Graph) -> onnx.GraphProto:
@@ -205,19 +111,20 @@ class _Builder:
         proto.input.extend(self._declared(value) for value in graph.inputs if not value.is_initializer())
         proto.output.extend(onnx.ValueInfoProto(name=self._name(value)) for value in graph.outputs)
         for value in graph.initializers.values():
-            self._store(proto, value, value.const_value)
+            if self._facts.is_read(value):
+                self._store(proto, value, value.const_value)
         for node in self._nodes[graph]:
             self._node(proto, node)
         return proto
 
     def _declared(self, value: ir.Value) -> onnx.ValueInfoProto:
         """Return the declaration of a value; a shape without a type is dropped."""
-        kind = self._types.get(value)
+        kind, shape = self._types.get(value), self._facts.shape(value)
         info = onnx.ValueInfoProto(name=self._name(value))
         if isinstance(kind, ir.TensorType):
             info.type.tensor_type.elem_type = kind.dtype
-            if value.shape is not None:
-                ir.serde.serialize_shape_into(info.type, value.shape)
+            if shape is not None:
+                ir.serde.serialize_shape_into(info.type, shape)
         elif kind is not None:
             info.type.CopyFrom(ir.serde.serialize_type(kind))
         return info
@@ -227,7 +134,7 @@ class _Builder:
             return
         name, raw = self._name(value), tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
         dims = tensor.shape.numpy() if raw is None else raw.dims
-        if not _is_small(dims) or not stored_values.is_number(tensor.dtype):
+        if not _is_small(dims) or not constants.is_number(tensor.dtype):
             proto.value_info.append(helper.make_tensor_value_info(name, int(tensor.dtype), dims))
         elif raw is None:
             proto.initializer.append(onnx.numpy_helper.from_array(constants.read_whole(tensor), name))
@@ -236,6 +143,13 @@ class _Builder:
             proto.initializer[-1].MergeFrom(onnx.TensorProto(name=name))
 
     def _node(self, proto: onnx.GraphProto, node: ir.Node) -> None:
+        if node in self._facts.settled:
+            for value in (value for value in node.outputs if value.name and self._facts.is_read(value)):
+                if value in self._facts.contents:
+                    self._store(proto, value, ir.Tensor(self._facts.contents[value]))
+                else:
+                    proto.value_info.append(self._declared(value))
+            return
         tensor = constants.constant(node)
         if tensor is not None:
             self._store(proto, node.outputs[0], tensor)
@@ -243,7 +157,8 @@ class _Builder:
         name = self._name
         is_wrong = is_wrongly_inferred(node)
         is_known = not is_wrong and self._schema(node.domain, node.op_type) is not None
-        alike = [] if is_known else list(equivalent_nodes(node, name, self._types))
+        is_open = not any(self._is_static(value) for value in node.outputs)
+        alike = equivalent_nodes(node, name, self._types) if is_open and not is_known else []
         if alike:
             proto.node.extend(alike)
             return
@@ -257,8 +172,13 @@ class _Builder:
         for attribute in node.attributes.values():
             if not attribute.is_ref() and (has_bodies or attribute.type not in _BODIES):
                 self._attribute(node_proto, attribute)
-        if not is_known:
-            proto.value_info.extend(self._declared(value) for value in node.outputs if value.name)
+        beyond = self._facts.beyond
+        named = (value for value in node.outputs if value.name and not (is_known and value not in beyond))
+        proto.value_info.extend(map(self._declared, named))
+
+    def _is_static(self, value: ir.Value) -> bool:
+        shape = self._facts.shape(value)
+        return shape is not None and shape.is_static()
 
     def _attribute(self, node: onnx.NodeProto, attribute: ir.Attr) -> None:
         kind = attribute.type
@@ -277,31 +197,8 @@ class _Builder:
             node.attribute.append(ir.serde.serialize_attribute(attribute))
 
 
-# Values whose number of elements depends on data, and may be 0.
-
 COUNTING = having(Trait.COUNTS)
-"""Operators with an output size that depends on data."""
-
-
-def values_of_counted_size(graph: ir.Graph, nodes: GraphNodes) -> set[ir.Value]:
-    """Return the outputs of these operators and all values downstream, in a graph and its bodies."""
-    values: set[ir.Value] = set()
-    if any(node.op_type in COUNTING for graph_nodes in nodes.values() for node in graph_nodes):
-        _follow(graph, nodes, values)
-    return values
-
-
-def _follow(graph: ir.Graph, nodes: GraphNodes, values: set[ir.Value]) -> None:
-    for node in nodes[graph]:
-        is_reached = node.op_type in COUNTING or not values.isdisjoint(node.inputs)
-        for body in control_flow.bodies(node):
-            if is_reached:
-                values.update(body.inputs)
-            _follow(body, nodes, values)
-            is_reached = is_reached or not values.isdisjoint(body.outputs)
-        if is_reached:
-            values.update(node.outputs)
-
+"""Operators with an output size that depends on data, which may be 0."""
 
 MOST_NODES = 50_000
 """The largest number of nodes for which shapes are inferred: the inference takes about a sixth of a rewrite,
@@ -325,10 +222,12 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
     structure = build_structure(model, nodes, types)
     is_shown = any(dim is None for output in model.graph.outputs for dim in _dims(output.shape) or (None,))
     names = _Names.NONE if _has_slice_10(model, nodes) else _Names.GIVEN if is_shown else _Names.ALL
-    dynamic_values = values_of_counted_size(model.graph, nodes) if names is _Names.ALL else set[ir.Value]()
+    of_open_size: set[ir.Value | None] = set()
+    if names is _Names.ALL:
+        dataflow.follow(model.graph, nodes, of_open_size, lambda node: node.op_type in COUNTING)
     for value, kind in _inferred(structure, nodes):
         if not value.is_graph_output():
-            _declare(value, kind, types, _Names.GIVEN if value in dynamic_values else names)
+            _declare(value, kind, types, _Names.GIVEN if value in of_open_size else names)
 
 
 def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
@@ -354,13 +253,9 @@ def sized(model: ir.Model, types: Types, dims: Dims) -> dict[ir.Value, ir.Shape]
     outputs = (value for inner in nodes.values() for node in inner for value in node.outputs)
     shapes = {value: open_dimensions.given_shape(value) for value in (*model.graph.inputs, *outputs)}
     if sum(map(len, nodes.values())) <= MOST_NODES:
-        structure = build_structure(model, nodes, types)
-        graph = structure.proto.graph
-        infos = {info.name: info for info in (*graph.input, *graph.value_info)}
-        for value, shape in shapes.items():
-            info = infos.get(structure.name(value))
-            if info is not None and shape is not None and info.type.HasField("tensor_type"):
-                ir.serde.serialize_shape_into(info.type, shape)
+        structure = build_structure(
+            model, nodes, types, ValueFacts(lambda value: shapes.get(value, value.shape))
+        )
         for value, kind in _inferred(structure, nodes):
             if kind.HasField("shape"):
                 inferred = tuple(_dimension(dim, _Names.ALL) for dim in kind.shape.dim)
@@ -439,3 +334,35 @@ def _merged(declared: _Dims, inferred: _Dims) -> _Dims:
     if apart or len(declared) != len(inferred):
         return inferred
     return tuple(b if a is None or isinstance(b, int) else a for a, b in pairs)
+
+
+# Types of values from the schemas, with onnx's inference as a fallback.
+
+_LARGEST = 1 << 28
+"""Bytes beyond which onnx's shape inference is not used: it would copy the model several times."""
+
+
+def types(model: ir.Model) -> Types:
+    """Return the types of a model's values: from schemas and declarations, with onnx as a fallback."""
+    value_types = element_types.infer(model)
+    if element_types.complete(model, value_types):
+        return value_types
+    return element_types.infer(model, _types_of_main_graph(model))
+
+
+def _types_of_main_graph(model: ir.Model) -> dict[str, ir.TypeProtocol]:
+    """Return the types that onnx infers for the values of the main graph, by name; none if it fails."""
+    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
+    if size > _LARGEST or (model.functions and element_types.node_count(model) > element_types.MOST_NODES):
+        return {}
+    data = ir.to_proto(model).SerializeToString()
+    inferred = worker.call(worker_process.infer_model, data, propagates_data=False) or {}
+    kinds = {name: _type(onnx.TypeProto.FromString(kind)) for name, kind in inferred.items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def _type(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
+    """Return the type of a tensor; None for other types, for which the schemas suffice."""
+    if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
+        return None
+    return element_types.tensor(ir.DataType(proto.tensor_type.elem_type))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import onnx
-from onnx import checker, defs, numpy_helper, shape_inference
+from onnx import checker, numpy_helper, shape_inference
 
 from amp_rewrite.process import child_process
 
@@ -94,39 +94,6 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from _graphs(body)
 
 
-def infer_node(
-    node: bytes,
-    domain: str,
-    version: int,
-    types: Mapping[str, bytes],
-    data: Mapping[str, bytes],
-    imports: Mapping[str, int],
-) -> dict[str, bytes]:
-    """Return the types that onnx infers for the outputs of a node, by name; empty if it fails.
-
-    `version` is that of the schema; `types` and `data` are the types and known values of the inputs, by name.
-    """
-    proto = onnx.NodeProto.FromString(node)
-    context = checker.C.CheckerContext()
-    context.ir_version = onnx.IR_VERSION
-    context.opset_imports = {**imports, domain: version}
-    try:
-        schema = defs.get_schema(proto.op_type, version, domain)
-        checker.check_node(proto, context)  # the inference does not validate the node
-        inferred = shape_inference.infer_node_outputs(
-            schema,
-            proto,
-            {name: onnx.TypeProto.FromString(kind) for name, kind in types.items()},
-            {name: onnx.TensorProto.FromString(tensor) for name, tensor in data.items()},
-            opset_imports=[onnx.helper.make_opsetid(*pair) for pair in imports.items()],
-        )
-    except MemoryError:
-        raise
-    except Exception:  # onnx raises errors of many kinds for mismatched sizes
-        return {}
-    return {name: kind.SerializeToString() for name, kind in inferred.items()}
-
-
 def evaluate(model: bytes) -> dict[str, bytes]:
     """Return the outputs of a model without inputs, as tensors by name; empty if it cannot be run.
 
@@ -159,8 +126,7 @@ Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """The name of a function, and its arguments."""
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (complaint, infer_model, infer_graph, infer_values, infer_node, evaluate)
+    function.__name__: function for function in (complaint, infer_model, infer_graph, infer_values, evaluate)
 }
 
 

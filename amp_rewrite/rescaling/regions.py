@@ -144,8 +144,9 @@ class _Solver:
         """Return whether a class has stored values alone, or what these make, and one row; and no demand."""
         if len(self.rows_of.get(of, ())) != 1 or self.muls[of] or of in self.demanded:
             return False
-        system = self.system
-        return all(system.source(each) or each in system.computed_once for each in self._members[of])
+        constants, varying = self.system.constants, self.system.varying
+        values = map(self.system.value, self._members[of])
+        return all(value in constants or (value.producer() and value not in varying) for value in values)
 
     def _cost_backwards(self) -> Counter[Variable]:
         """Return the Muls that a change of a class takes towards the inputs: none where a stored value before

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use, value_of
 from amp_rewrite.model import constants, traversal
+from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.model.operator_calls import NodeCall, record_of
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.onnx_types import schema
@@ -59,7 +60,7 @@ class System:
 
     `reads` are the places that want exponent 0, by value, and `produced` the values that are produced at 0;
     `fixed` are variables of stored values that stay as they are, `norms` the nodes with an epsilon, each with
-    the variable of its data, and `positions` those of producers. Values that are `computed_once` depend on
+    the variable of its data, and `positions` those of producers. Values that are not `varying` depend on
     stored values alone.
     """
 
@@ -70,7 +71,7 @@ class System:
         self.fixed: set[Variable] = set()
         self.norms: list[tuple[ir.Node, Variable]] = []
         self.positions: dict[ir.Value, int] = {}
-        self.computed_once: set[ir.Value] = set()
+        self.varying = varying_values(traversal.nodes(model.graph))
         self._types, self._pinned = types, pinned
         self._parent: dict[Variable, Variable] = {}
         self._limits: dict[ir.Value, Limits] = {}
@@ -118,8 +119,6 @@ class System:
 
     def _add(self, node: ir.Node, position: int) -> None:
         self.positions.update(dict.fromkeys(node.outputs, position))
-        if node.inputs and all(value is None or self._is_constant(value) for value in node.inputs):
-            self.computed_once.update(node.outputs)
         ins = [port for port, value in enumerate(node.inputs) if self._is_float(value)]
         outs = [~port for port, value in enumerate(node.outputs) if value.name and self._is_float(value)]
         equations = () if node in self._pinned else NodeCall(node, [*ins, *outs]).equations()
@@ -130,9 +129,6 @@ class System:
         norm = record_of(node).norm
         if equations and norm is not None:
             self.norms.append((node, self._variable(node, norm.data[0])))
-
-    def _is_constant(self, value: ir.Value) -> bool:
-        return value in self.computed_once or constants.stored_as(value) is not None
 
     def _is_float(self, value: ir.Value | None) -> bool:
         return value is not None and self._types.get(value) == tensor(ir.DataType.FLOAT)

@@ -15,8 +15,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.certificate.certifying import certify
-from amp_rewrite.certificate.element_checks import WrittenTensors
-from amp_rewrite.certificate.tensors import InFolder, JustWritten
+from amp_rewrite.certificate.tensors import InFolder
 from amp_rewrite.errors import EXPORT_AGAIN, AmpRewriteError, CertificateError, ModelError
 from amp_rewrite.model import external_data, loading, serialization
 from amp_rewrite.model.loading import ModelSource, root_cause
@@ -173,7 +172,7 @@ class Proof:
     `certificate` is that of the result, once it is proved. CertificateError is raised for a result that is
     not proved. Of a model that is not even proved equal to itself, as one in memory with tensors in the files
     of several folders, `certificate` says so. `op_types` are the declared ones. The proof is a stage of
-    `timed`; `written` has the tensors that were proved while they were written.
+    `timed`.
     """
 
     source: ModelSource
@@ -181,7 +180,6 @@ class Proof:
     timed: Stopwatch = field(default_factory=Stopwatch)
     transform: Callable[[ir.Model], object] | None = None
     certificate: Certificate | None = None
-    written: WrittenTensors = field(default_factory=WrittenTensors)
 
     def __call__(self, result: Any) -> None:
         """Prove it."""
@@ -206,9 +204,7 @@ class Proof:
             source, folder = serialization.to_proto(loaded), external_data.folder(loaded.model)
             if folder is None and loaded.files:
                 folder = loaded.files[0].path.resolve().parent
-        if isinstance(result, Path):
-            result = JustWritten(result, self.written)
-        elif folder is not None:
+        if folder is not None and not isinstance(result, Path):
             result = InFolder(result, folder)
         if folder is not None:
             source = InFolder(source, folder)

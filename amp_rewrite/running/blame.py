@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis import unit_building
-from amp_rewrite.colouring import pin_patterns
+from amp_rewrite.colouring.pins import pinnable
 from amp_rewrite.model import inlining, loading, traversal
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
-from amp_rewrite.onnx_types import element_types, schema, shape_inference
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.operators.catalogue import CONTROL_FLOW, EXACT, names
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.preparing import preparing
+from amp_rewrite.preparing import preparing, value_shapes
 from amp_rewrite.running import emulation, metrics, selections, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.instrumented_model import InstrumentedModel, shared_values
@@ -94,13 +94,14 @@ def blame(
     effects: Mapping[str, float] | None = None,
     device: Device | None = None,
     libraries: Libraries = (),
+    is_advised: bool = True,
 ) -> Blame:
     """Run both models and compare all values of the main graph that exist in both, in chunks.
 
     `effects` are the errors that nodes add to the outputs (tuning.sensitivity); None if they are not known.
-    The pins are those of the nodes that add most, or of one that loses values. Functions of the original are
-    inlined, so that nodes have the names that pins refer to. `libraries` implement custom operators. Raises
-    as `InstrumentedModel` does.
+    The pins, none unless `is_advised`, are those of the nodes that add most, or of one that loses values.
+    Functions of the original are inlined, so that nodes have the names that pins refer to. `libraries`
+    implement custom operators. Raises as `InstrumentedModel` does.
     """
     where = device or sessions.best_device()
     with (
@@ -124,6 +125,8 @@ def blame(
     first = next((error for error in errors if error.non_finite), None)
     ranking = sorted(errors, key=_rank)
     blamed = Blame(tuple(ranking), first, choice=imposed.choices[0] if imposed is not None else None)
+    if not is_advised:
+        return blamed
     adding = _most(ranking) if first is None else []
     return replace(blamed, keep_full=pins(original, adding or filter(None, [blamed.worst])))
 
@@ -132,9 +135,9 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     """Return patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
     model = loading.load(original).model
     inlining.inline(model)
-    types = shape_inference.types(model)
+    types = value_shapes.types(model)
     preparing.bypass_casts(traversal.every_node(model.graph), types)
-    names = pin_patterns.pinnable(unit_building.build(model, types))
+    names = pinnable(unit_building.build(model, types))
     node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
     return tuple(node_patterns.pattern_for(name, names) for name in node_names)
 

@@ -35,7 +35,7 @@ from amp_rewrite.running.comparison import (
     SampleComparison,
 )
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.inputs import feeds, stress
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.instrumented_model import Models
 from amp_rewrite.running.judging import Pair, Undecided, noise_of
@@ -79,9 +79,9 @@ def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged
     names = trial.free | trial.images
     if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
         return None
-    change = stress.FAINTER
+    change = stressing.FAINTER
     source = replace(trial.source, change=change.change)
-    sample = stress.copy(judged.first.feeds, change, names)
+    sample = stressing.change(judged.first.feeds, change, names)
     try:
         verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
     except (AmpRewriteError, RewrittenRunError):

@@ -133,7 +133,13 @@ class Judging:
         result = run_arguments.model("rewritten", rewritten)
         by_node = sensitivity.by_node(original, result, first, self.libraries) if is_ranked else None
         blamed = blame(
-            original, result, first, effects=by_node, device=verdict.witness, libraries=self.libraries
+            original,
+            result,
+            first,
+            effects=by_node,
+            device=verdict.witness,
+            libraries=self.libraries,
+            is_advised=is_ranked,
         )
         return replace(verdict, blame=blamed)
 

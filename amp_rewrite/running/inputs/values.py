@@ -93,6 +93,10 @@ class InputSpec:
         """Return an array filled with `value`."""
         return np.full(self.shape, value)
 
+    def keeping(self) -> Array:
+        """Return a mask that keeps everything."""
+        return self.full(kept(self.input.value, self.consumers))
+
     def uniform(self, low: float, high: float) -> Array:
         """Return uniformly distributed random numbers."""
         return self.random.uniform(low, high, self.shape)
@@ -122,11 +126,7 @@ Rule = Callable[[InputSpec], Array | None]
 def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
     """Return the rules for an element type, the last of which always applies; empty for other types."""
     if dtype == ir.DataType.BOOL:
-        return (
-            lambda spec: spec.full(
-                spec.sample % BRANCHES == 0 if spec.chooses else kept(spec.input.value, spec.consumers)
-            ),
-        )
+        return (lambda spec: spec.full(spec.sample % BRANCHES == 0) if spec.chooses else spec.keeping(),)
     if dtype == ir.DataType.STRING:
         return (lambda spec: np.full(spec.shape, "hello world"),)
     if dtype.is_integer():
@@ -173,7 +173,7 @@ def _by_name(spec: InputSpec) -> Array | None:
     """Return 0 for token types and the past, and what keeps everything for a mask."""
     if spec.words >= {"token", "type"} or "segment" in spec.words or _is_past(spec.input.name, spec.shape):
         return spec.full(0)
-    return spec.full(kept(spec.input.value, spec.consumers)) if "mask" in spec.words else None
+    return spec.keeping() if "mask" in spec.words else None
 
 
 def _index(spec: InputSpec) -> Array | None:
@@ -226,7 +226,7 @@ def _by_use(spec: InputSpec) -> Array | None:
     """
     masked = {("Sub", 1), ("Equal", 0), ("Equal", 1), ("Where", 0), ("Not", 0)}
     if len(spec.shape) > 1 and any(use.key in masked for use in spec.uses):
-        return spec.full(kept(spec.input.value, spec.consumers))
+        return spec.keeping()
     counts = spec.reaches(Role.COUNT) or any(use.record.traits & Trait.ORDERS for use in spec.uses)
     return spec.full(TRIP_COUNT) if spec.is_single and counts else None
 
@@ -320,9 +320,7 @@ def _mask(spec: InputSpec) -> Array | None:
         return None
     sums = (use.node.outputs[0] for use in spec.uses if use.operator == "Add")
     behind = (use for total in sums for use in spec.consumers.of(total))
-    return spec.full(
-        0 if any(use.operator == "Softmax" for use in behind) else kept(spec.input.value, spec.consumers)
-    )
+    return spec.full(0) if any(use.operator == "Softmax" for use in behind) else spec.keeping()
 
 
 def _scales(spec: InputSpec) -> Array | None:

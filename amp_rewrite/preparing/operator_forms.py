@@ -1,4 +1,4 @@
-"""Rewrites of norms and Clips to forms for which the target has kernels.
+"""Rewrites of norms, Clips and fused convolutions to forms for which the target has kernels.
 
 A norm is written with Pow and Div, which onnxruntime fuses. A Clip is written as Max and Min where the
 target has half kernels for these and none for Clip: onnxruntime's CUDA provider has none in float16 before
@@ -10,20 +10,23 @@ largest number of float32, as it is for Clip.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.model import constants, graph_edits, patterns, traversal
 from amp_rewrite.model.constants import stored_as
+from amp_rewrite.model.graph_edits import UniqueNames
 from amp_rewrite.model.patterns import Pattern, either, fits, number, op, part, var
 from amp_rewrite.model.traversal import every_node, graphs
-from amp_rewrite.model.unique_names import UniqueNames
-from amp_rewrite.onnx_types import element_types
+from amp_rewrite.numerics.half import Half
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators import catalogue
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import form_changes, half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.preparing.half_ports import FLOAT32, HalfPorts
@@ -116,9 +119,9 @@ def _is_of_norm(node: ir.Node) -> bool:
     """Return whether a node inverts the root of a float32 mean, and its only consumer is a Mul."""
     if not patterns.is_default(node, "Reciprocal"):
         return False
-    readers = node.outputs[0].uses()
+    root, readers = node.inputs[0], node.outputs[0].uses()
     scales = len(readers) == 1 and all(patterns.is_default(reader, "Mul") for reader, _ in readers)
-    return scales and patterns.match(_ROOT, node.inputs[0], _ITSELF) is not None
+    return scales and root is not None and patterns.match(_ROOT, root, _ITSELF) is not None
 
 
 _ROOT = root_of(op("ReduceMean"))
@@ -138,8 +141,8 @@ def rewrite_clips(model: ir.Model, form: Form) -> tuple[FormChange, ...]:
 
     The Min takes the node's name. A Clip with a bound that is computed, or no scalar, is not rewritten.
     """
-    nodes = [*traversal.every_node(model.graph)]
-    clips = [node for node in nodes if half_ports.is_clip(node)]
+    nodes = traversal.nodes(model.graph)
+    clips = [node for inner in nodes.values() for node in inner if half_ports.is_clip(node)]
     version_of, ports = element_types.versions(model.opset_imports), HalfPorts(form)
     version = version_of("")
     if not form.raise_opset or not clips or not ports.prefers_max_and_min(version):
@@ -184,11 +187,9 @@ def _is_number(value: ir.Value) -> bool:
 
 
 def _replace(node: ir.Node, names: UniqueNames, bounds: _Bounds) -> None:
-    output = node.outputs[0]
     low, high = (_bound(node, *each, names, bounds) for each in ((1, "min", -_LARGEST), (2, "max", _LARGEST)))
     above = ir.Node("", "Max", [node.inputs[0], low], name=names.of_node(f"{node.name or 'Clip'}__Max"))
-    value = above.outputs[0]
-    value.name, value.type, value.shape = names.of_value(output, "max"), output.type, output.shape
+    value = _output(above, node, "max", names)
     below = ir.Node("", "Min", [value, high], name=node.name, metadata_props=node.metadata_props)
     graph_edits.replace(node, [above, below], below.outputs[0])
 
@@ -212,3 +213,84 @@ def _bound(
         bounds[key].type, bounds[key].shape = FLOAT32, ir.Shape([])
         key[0].insert_before(node, constant)
     return bounds[key]
+
+
+# FusedConv as its original operators, where the target has no half kernel for it: onnxruntime's CPU optimiser
+# fuses a Conv, a bias, a residual and an activation. Its CUDA provider has only a float32 kernel for that,
+# but half kernels for each of the parts.
+
+_FUSED = ("com.microsoft", "FusedConv")
+
+
+def decompose_fused_convs(model: ir.Model, target: Target, half: Half) -> None:
+    """Decompose the FusedConv nodes of a model, if the target has only float32 kernels for them.
+
+    The Conv takes the node's name, and the last part its output. A node with an unknown activation stays.
+    """
+    versions = element_types.versions(model.graph.opset_imports)
+    signature = schema.find(*_FUSED, versions(_FUSED[0]))
+    support = signature and target.support(*_FUSED, signature, half.name)
+    if support is None or support.has("T", half.name):
+        return
+    fused_convs = [node for node in every_node(model.graph) if (node.domain, node.op_type) == _FUSED]
+    names = UniqueNames(graphs(model.graph))
+    for node in fused_convs:
+        if _parameters(node) is not None:
+            parts = list(_parts(node, versions(""), names))
+            graph_edits.replace(node, parts, parts[-1].outputs[0])
+
+
+def _parts(node: ir.Node, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
+    inputs, residual = node.inputs[:3], node.inputs[3] if len(node.inputs) > 3 else None
+    attributes = [a for name, a in node.attributes.items() if not name.startswith("activation")]
+    conv = ir.Node("", "Conv", inputs, attributes, name=node.name)
+    yield conv
+    last = _output(conv, node, "conv", names)
+    if residual is not None:
+        add = _part("Add", [last, residual], [], node, names)
+        yield add
+        last = _output(add, node, "sum", names)
+    yield from _activation(node, last, opset, names)
+
+
+def _part(
+    operator: str,
+    inputs: Sequence[ir.Value],
+    own: Sequence[ir.Attr],
+    node: ir.Node,
+    names: UniqueNames,
+) -> ir.Node:
+    return ir.Node("", operator, inputs, own, name=names.of_node(f"{node.name}__{operator}"))
+
+
+def _output(part: ir.Node, node: ir.Node, suffix: str, names: UniqueNames) -> ir.Value:
+    """Return the output of a part, with the type and shape of the fused node's output."""
+    value, whole = part.outputs[0], node.outputs[0]
+    value.name, value.type, value.shape = names.of_value(whole, suffix), whole.type, whole.shape
+    return value
+
+
+def _activation(node: ir.Node, last: ir.Value, opset: int, names: UniqueNames) -> Iterator[ir.Node]:
+    """Yield an activation; the bounds of a Clip are attributes before opset 11, and inputs since."""
+    operator = schema.text(node, "activation")
+    numbers = schema.numbers(node, "activation_params")
+    parameters = list(zip(_parameters(node) or (), numbers, strict=False))
+    if operator != "Clip" or opset < _BOUNDS_ARE_INPUTS:
+        yield _part(operator, [last], [ir.AttrFloat32(*each) for each in parameters], node, names)
+        return
+    bounds: list[ir.Value] = []
+    for name, value in parameters:
+        constant = names.constant(node.outputs[0], name, ir.tensor(value, ir.DataType.FLOAT))
+        bounds.append(constant.outputs[0])
+        yield constant
+    yield _part(operator, [last, *bounds], [], node, names)
+
+
+def _parameters(node: ir.Node) -> tuple[str, ...] | None:
+    """Return the parameters of the activation that onnxruntime fused (ConvActivationFusion), in order; None
+    for another one.
+    """
+    return catalogue.find("", schema.text(node, "activation")).activation
+
+
+_BOUNDS_ARE_INPUTS = 11

@@ -10,15 +10,19 @@ past other operators, and removes no-ops.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from amp_rewrite.model import constants
+from amp_rewrite.model import constants, graph_edits, patterns, traversal
+from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.record import Role, Trait
+from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,11 @@ def find_transposed(nodes: Iterable[ir.Node]) -> Collection[ir.Value]:
 
     Not of a constant: onnxruntime folds such a Transpose before it absorbs others.
     """
-    steps = [(node.outputs[0], _moves_first(node)) for node in nodes if _turns(node) and not _is_folded(node)]
+    steps = [
+        (node.outputs[0], _moves_first(node))
+        for node in nodes
+        if patterns.is_default(node, "Transpose") and not _is_folded(node)
+    ]
     visited: dict[tuple[ir.Value, bool], None] = {}
     while steps:
         step = value, is_moved = steps.pop()
@@ -74,7 +82,7 @@ def rank(value: ir.Value | None) -> int | None:
             return None
         if node.op_type == "Reshape":
             return _number_of_sizes(node)
-        if _turns(node) and (order := _perm(node)):
+        if patterns.is_default(node, "Transpose") and (order := _perm(node)):
             return len(order)
         record = record_of(node)
         value = node.inputs[0] if record.move and record.traits & Trait.KEEPS_RANK else None
@@ -120,25 +128,15 @@ def _number_of_sizes(reshape: ir.Node) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def _turns(node: ir.Node) -> bool:
-    """Return whether a node is a Transpose."""
-    return node.op_type == "Transpose" and node.domain == "" and len(node.outputs) == 1
-
-
 def _is_folded(transpose: ir.Node) -> bool:
     """Return whether a Transpose reads a constant that no caller can override, also through Casts."""
-    value = next(iter(transpose.inputs), None)
-    while value is not None and constants.stored_as(value) is None:
-        node = value.producer()
-        if node is None or node.op_type not in ("Cast", "Identity") or node.domain:
-            return False
-        value = next(iter(node.inputs), None)
-    return value is not None and not value.is_graph_input()
+    values = [patterns.origin(value) for value in transpose.inputs if value is not None]
+    return any(constants.stored_as(value) is not None and not value.is_graph_input() for value in values)
 
 
 def _moves_first(node: ir.Node) -> bool:
     """Return whether a Transpose moves the first axis; without `perm` it reverses them all."""
-    return _turns(node) and next(iter(_perm(node)), -1) != 0
+    return patterns.is_default(node, "Transpose") and next(iter(_perm(node)), -1) != 0
 
 
 def _perm(node: ir.Node) -> tuple[int, ...]:
@@ -151,3 +149,64 @@ def _shape(value: ir.Value | None) -> ir.ShapeProtocol | None:
     tensor = constants.stored_as(value)
     source = tensor if tensor is not None else value
     return source.shape if source is not None else None
+
+
+# A constant weight gets the rank of the data: a matrix `[K, N]` as `[1, ..., 1, K, N]` gives the same
+# product, and no node is added. A weight with other readers keeps its rank, and its product stays float32
+# (analysis.runtimes).
+
+
+def raise_ranks(model: ir.Model, types: Types) -> tuple[FormChange, ...]:
+    """Raise constant float32 weights to the rank of the data.
+
+    The output of a Transpose without a shape is declared with open dimensions, since onnxruntime must know
+    its rank.
+    """
+    transposed = find_transposed(traversal.every_node(model.graph))
+    _declare(transposed, types)
+    products: dict[ir.Value | None, list[Product]] = {}
+    for product in find_products(transposed):
+        products.setdefault(product.node.inputs[1 - product.port], []).append(product)
+    return tuple(_raised(constants.find(model), products)) if products else ()
+
+
+def _declare(transposed: Iterable[ir.Value], types: Types) -> None:
+    """Declare the rank of the outputs of Transposes, where the model does not."""
+    for value in transposed:
+        node = value.producer()
+        if value.shape is None and node is not None and type(types.get(value)) is ir.TensorType:
+            axes = rank(value) if node.op_type == "Transpose" else None
+            if axes is not None:
+                value.type, value.shape = types[value], ir.Shape([None] * axes)
+
+
+_MATRIX = 2
+"""The least rank that may be raised: the product with a vector drops an axis."""
+_MOST = 8
+"""The largest rank for which onnxruntime's CUDA provider has a Transpose kernel."""
+
+
+def _raised(
+    tensors: Mapping[ir.Value, StoredTensor], products: Mapping[ir.Value | None, list[Product]]
+) -> Iterator[FormChange]:
+    for weight, readers in products.items():
+        constant = None if weight is None else tensors.get(weight)
+        ranks = {(product.ranks[1 - product.port], product.ranks[product.port]) for product in readers}
+        if constant is None or len(ranks) > 1 or constant.value.is_graph_output():
+            continue
+        ((before, after),) = ranks
+        is_shared = {use.node for use in constant.value.uses()} != {product.node for product in readers}
+        if before and after and _MATRIX <= before < after <= _MOST and not is_shared:
+            shape = [1] * (after - before) + [int(size) for size in constant.tensor.shape.numpy()]
+            constant.value.shape = ir.Shape(shape)
+            graph_edits.store(constant, reshaped(constant.tensor, shape))
+            name = pinned_as(readers[0].node)
+            yield FormChange(FormChangeKind.RANK, name, before=before, after=after)
+
+
+def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> ir.TensorProtocol:
+    """Return `tensor` with the same values in this shape; an external tensor stays so, and is not read."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(constants.numbers(tensor).reshape(shape), dtype=tensor.dtype, name=tensor.name)
+    place = tensor.location, tensor.offset, tensor.length, tensor.dtype
+    return ir.ExternalTensor(*place, shape=ir.Shape(shape), name=tensor.name or "", base_dir=tensor.base_dir)
