@@ -1,10 +1,12 @@
 """The workers of an executor do what a command otherwise does itself, with the same results."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import pickle
 import signal
+import time
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -21,6 +23,7 @@ from amp_rewrite.errors import (
     WorkerError,
 )
 from amp_rewrite.process import executors
+from tests.commands import run
 from tests.test_calibration import CHAIN, feeds
 from tests.test_tuning import offset
 from tests.text import model
@@ -102,7 +105,54 @@ def test_errors_survive_the_way_between_processes(error):
     assert vars(copy) == vars(error)
 
 
+@pytest.mark.parametrize("text", ["threads", "processes:2", "dask://", "dask://here", "dask:1:2"])
+def test_other_names_are_refused(text):
+    """One line that shows how it is written."""
+    with pytest.raises(OptionError, match="dask://127"), executors.named(text):
+        pass
+
+
 def test_an_executor_is_of_the_right_type():
-    """Not a name."""
+    """Not a name, which only the command line takes."""
     with pytest.raises(OptionError, match="Executor"):
         amp_rewrite.observe(model(CHAIN), feeds(), executor="processes:2")
+
+
+def test_nobody_answers(monkeypatch):
+    """A scheduler that is not there is one line, at once."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(executors, "CONNECTING", 0.5)
+    with pytest.raises(OptionError, match=r"no Dask scheduler answers at 127\.0\.0\.1:1"):
+        executors.named("dask://127.0.0.1:1").__enter__()
+
+
+@pytest.mark.slow
+def test_a_cluster_by_its_address_ends_well():
+    """Work is done there, and what was not begun ends with the context."""
+    with dask() as executor:
+        address = executor._client.scheduler.address.removeprefix("tcp://")
+        with executors.named(f"dask://{address}") as named:
+            assert list(executors.results(named, sorted, [([2, 1],), ([4, 3],)])) == [[1, 2], [3, 4]]
+            left = [named.submit(time.sleep, 5) for _ in range(9)]
+        assert all(future.cancelled() for future in left)
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_executors(tmp_path):
+    """--executor of rewrite and tune; the saved observations are those without one."""
+    onnx.save(model(CHAIN), tmp_path / "m.onnx")
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for at in range(10):
+        np.savez(samples / f"s{at}.npz", **feeds(seed=at))
+    base = [tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibrate", samples, "-q"]
+    tune = ["tune", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--data", samples / "s0.npz"]
+    with dask() as executor:
+        workers = ["--executor", executor._client.scheduler.address.replace("tcp", "dask")]
+        for name, flags in (("one", []), ("two", workers)):
+            assert run(*base, "--save-observed", tmp_path / f"{name}.json", *flags).exit_code == 0
+        assert run(*tune, *workers).exit_code == 0
+    one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
+    assert [(k, v["low"], v["high"]) for k, v in one["values"].items()] == [
+        (k, v["low"], v["high"]) for k, v in two["values"].items()
+    ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from amp_rewrite import many
 from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED
@@ -75,12 +76,14 @@ class ManyModelsCommand(WritingCommand):
             ctx.params |= {"model": models[0].model, "output": folder / models[0].place}
             super().invoke(ctx)
             return
+        ctx.set_parameter_source("executor", ParameterSource.DEFAULT)  # it runs no samples here
         with ctx.scope(cleanup=False):
-            self.read(ctx)  # raises what is wrong with the flags once
+            arguments = self.read(ctx)  # raises what is wrong with the flags once
         jobs = [Job(each.model, folder and folder / each.place, _flags(ctx, paths)) for each in models]
         console = Console(quiet=ctx.params["quiet"])
         record = Record(ctx.params["json_"] or (folder and folder / many.RECORD), force=ctx.params["force"])
-        lines = many.run_all(jobs, record, None, partial(_print, console))
+        with arguments["workers"].opened() as executor:
+            lines = many.run_all(jobs, record, executor, partial(_print, console))
         _tell(console, lines)
         ctx.exit(max(line["exit_code"] for line in lines))
 
@@ -90,14 +93,15 @@ _WORDS = "amp_rewrite.words"
 
 
 def _flags(ctx: click.Context, paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return the arguments without the models and `--json`."""
+    """Return the arguments without the models, `--executor` and `--json`."""
     words: list[str] = [word for word in ctx.meta[_WORDS] if word != "--"]
     for path in paths:
         words.remove(next(word for word in words if Path(word) == path))
-    while "--json" in words:
-        at = words.index("--json")
-        del words[at : at + 2]
-    return tuple(word for word in words if not word.startswith("--json="))
+    for flag in ("--executor", "--json"):
+        while flag in words:
+            at = words.index(flag)
+            del words[at : at + 2]
+    return tuple(word for word in words if not word.startswith(("--executor=", "--json=")))
 
 
 def _print(console: Console, ended: Ended) -> None:

@@ -16,8 +16,8 @@ import click
 from amp_rewrite.cli.flags import STANDARD_OUTPUT, WRITTEN, Command, Record, Saved, WrittenFile, flag, save
 from amp_rewrite.console import write_escaped
 from amp_rewrite.errors import OptionError
-from amp_rewrite.files import destination, staging
-from amp_rewrite.files.file_identity import is_same
+from amp_rewrite.files import staging
+from amp_rewrite.files.reading import is_same
 from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.model.output_paths import Kind
 from amp_rewrite.numerics import half
@@ -198,7 +198,7 @@ def _refuse(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Non
     ]
     results = [file for file in outputs if file.by == "--output"] or list(_defaults(values))
     for at, file in enumerate(outputs):
-        destination.resolve(file.path)
+        staging.resolve(file.path)
         others = (*inputs, *weights, *outputs[at + 1 :], *(results if file not in results else ()))
         clash = next((other.by for other in others if _is_one_place(file, other)), "")
         if not clash and file not in results:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +28,7 @@ from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError
 from amp_rewrite.policy.flags import Need
 from amp_rewrite.policy.open_sizes import DEFAULT
+from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import tolerances
 from amp_rewrite.running.inputs import feeds
@@ -231,6 +235,36 @@ _DIGITS = 18
 
 
 # ---- runs
+
+
+@dataclass(frozen=True)
+class Workers(Record, title="The search", argument="workers"):
+    """What runs the samples."""
+
+    executor: str | None = flag(
+        "--executor WHERE",
+        "What runs the samples: the workers of a Dask scheduler, dask://HOST:PORT.",
+        rare=True,
+    )
+
+    def opened(self) -> AbstractContextManager[Executor | None]:
+        """Open the executor, for use within the context, None without one; raise as `executors.named`."""
+        if self.executor is None:
+            return contextlib.nullcontext()
+        return executors.named(self.executor, "--executor")
+
+
+@dataclass(frozen=True)
+class CalibrationWorkers(Workers, title="Value ranges"):
+    """What runs the samples of `--calibrate`, or several models."""
+
+    executor: str | None = flag(
+        "--executor WHERE",
+        "What runs several models, or the samples of --calibrate: the workers of a Dask scheduler, "
+        "dask://HOST:PORT.",
+        rare=True,
+        needs=(Need("--calibrate"),),
+    )
 
 
 @dataclass(frozen=True)

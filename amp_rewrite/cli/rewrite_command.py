@@ -9,7 +9,7 @@ from amp_rewrite.cli.decisions import VERIFY, RewriteDecisions
 from amp_rewrite.cli.flags import command
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.output_files import RewriteFiles
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing
+from amp_rewrite.cli.records import CalibrationWorkers, Comparison, Inputs, Limit, Printing
 from amp_rewrite.cli.rewrite_job import RewriteJob, job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.placement import tensorrt
@@ -21,7 +21,10 @@ from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.comparing import Judging
 
 
-@command(RewriteFiles, RewriteDecisions, Inputs, Comparison, Limit, Printing, kind=ManyModelsCommand)
+@command(
+    *(RewriteFiles, RewriteDecisions, Inputs, Comparison, Limit, CalibrationWorkers, Printing),
+    kind=ManyModelsCommand,
+)
 @models_argument
 def rewrite(
     model: Path,
@@ -30,6 +33,7 @@ def rewrite(
     data: Data,
     judging: Judging,
     limit: TimeLimit,
+    workers: CalibrationWorkers,
     printing: Printing,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
@@ -51,12 +55,12 @@ def rewrite(
     if job.compiles:
         tensorrt.version()  # before any work
     with job.running(asked.samples) as running_job:
-        observed_job = replace(running_job, seen=_observed(running_job))
+        observed_job = replace(running_job, seen=_observed(running_job, workers))
         show = carry_out(observed_job, is_dry=files.dry_run)
     show()
 
 
-def _observed(job: RewriteJob) -> Observed | None:
+def _observed(job: RewriteJob, workers: CalibrationWorkers) -> Observed | None:
     """Calibrate and merge with earlier observations; None where neither is requested.
 
     Raises as `observe`, and OutputError.
@@ -64,8 +68,8 @@ def _observed(job: RewriteJob) -> Observed | None:
     observations = job.seen
     if job.asked.samples:
         tell(job.progress, "calibrate")
-        with job.limit.running():
-            observations = job.observe_on(Data(job.asked.samples, steps=job.data.steps))
+        with workers.opened() as executor, job.limit.running():
+            observations = job.observe_on(Data(job.asked.samples, steps=job.data.steps), executor)
     if (place := job.files.saved("observed")) is not None and observations is not None:
         observations.save(place, force=True)  # refused before
     return observations

@@ -30,6 +30,8 @@ class StepNames(Record, title="The train step", argument="said"):
         short="An input, and the output that is its new value.",
     )
 
+    gradient: tuple[str, ...] = flag("--gradient NAME...", "A value that is a gradient.")
+
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Any:
         """Return what is known of the step, and the suffix that pairs state, if it is given."""
@@ -43,7 +45,7 @@ class StepNames(Record, title="The train step", argument="said"):
             pairs = spec.pairs("--state", state)
         except OptionError as error:
             raise OptionError(f"--state: {error.problem}", remedy="write it as in --state w=w.new") from error
-        step = TrainSpec(values["loss"] or "", values["seed_value"] or "", pairs)
+        step = TrainSpec(values["loss"] or "", values["seed_value"] or "", pairs, values["gradient"])
         return step, next(iter(suffixes), None)
 
 
