@@ -23,7 +23,7 @@ from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
-from amp_rewrite.rescaling import demands, region_search
+from amp_rewrite.rescaling import region_search
 from amp_rewrite.rescaling.region_search import Choice
 from amp_rewrite.rewriting import argument_checks
 from amp_rewrite.rewriting.observations import Observed
@@ -134,7 +134,7 @@ class Replay:
         if plan.rescaled is not None:
             with timed.stage("rescale"):
                 before = gather(prepared, request.options, {}, {}, pinned)
-                demands.replay(prepared, before, plan.rescaled, plan.where)
+                region_search.replay(prepared, before, plan.rescaled, plan.where)
         facts = _facts(prepared, request, pinned, request.observed)
         with timed.stage("colour"):
             painting = plan.painting(facts.graph)

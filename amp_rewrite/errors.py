@@ -89,7 +89,7 @@ class ModelError(AmpRewriteError):
 
 
 class SpecError(ModelError):
-    """The model is no train step, or its loss, seed or state is ambiguous.
+    """The model is no train step, or its loss, seed or state has no usual name.
 
     Examples:
         >>> from amp_rewrite.demo import network
@@ -97,7 +97,7 @@ class SpecError(ModelError):
         >>> find_spec(network())
         Traceback (most recent call last):
             ...
-        amp_rewrite.errors.SpecError: no train step: no output is a floating-point scalar ...
+        amp_rewrite.errors.SpecError: no floating-point scalar among its outputs is called 'loss'; ...
     """
 
 

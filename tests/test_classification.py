@@ -7,8 +7,7 @@ import pytest
 import amp_rewrite
 from amp_rewrite import Options, Pins, demo
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.evidence import Authority
-from amp_rewrite.policy.reasons import in_words
+from amp_rewrite.policy.evidence import Authority, in_words
 from tests import text
 
 ONE = "g (float[4,4] x) => (float[4,4] y) { [n] y = Relu (x) }"

@@ -6,10 +6,9 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.colouring import classification
-from amp_rewrite.policy.entries import Kind
-from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.entries import Kind, authority_in_words
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason, in_words
 from amp_rewrite.policy.options import Options, Pins
-from amp_rewrite.policy.reasons import authority_in_words, in_words
 from tests import text
 
 

@@ -4,69 +4,33 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from amp_rewrite.training import dataflow, linearity
+from amp_rewrite.training import linearity
 from tests import text, train_steps
 
-HALF_PADDED = 'Pad <mode = "constant"> (a, pads, zero)'
 CASES = [
     # the node, the inputs that are multiplied, and whether it is linear in them together
     ("Add (a, b)", "ab", True),
     ("Add (a, b)", "a", False),
     ("Add (a, nought)", "a", True),
-    ("Sub (a, b)", "ab", True),
-    ("Sub (b, a)", "a", False),
-    ("Sum (a, b, nought)", "ab", True),
-    ("Mean (a, b)", "ab", True),
-    ("Concat <axis = 0> (a, b)", "ab", True),
-    ("Concat <axis = 0> (a, b)", "b", False),
     ("Concat <axis = 0> (a, nought)", "a", True),
     ("Mul (a, b)", "a", True),
-    ("Mul (a, b)", "b", True),
     ("Mul (a, b)", "ab", False),
     ("Mul (a, a)", "a", False),
-    ("Div (a, b)", "a", True),
     ("Div (b, a)", "a", False),
-    ("Div (a, b)", "ab", False),
-    ("MatMul (a, b)", "b", True),
-    ("MatMul (a, b)", "ab", False),
-    ("Gemm (a, b)", "a", True),
-    ("Gemm (a, b, c)", "a", False),
     ("Gemm (a, b, nought)", "a", True),
     ("Gemm (a, b, c)", "ac", True),
     ("Gemm (a, b, c)", "c", False),
-    ("Where (yes, a, b)", "ab", True),
-    ("Where (yes, a, b)", "a", False),
     ("Where (yes, nought, b)", "b", True),
-    ('ScatterElements <axis = 0, reduction = "add"> (a, rows, b)', "ab", True),
     ('ScatterElements <axis = 0, reduction = "add"> (nought, rows, b)', "b", True),
     ('ScatterElements <axis = 0, reduction = "add"> (a, rows, b)', "b", False),
-    ('ScatterElements <axis = 0, reduction = "mul"> (a, rows, b)', "ab", False),
-    ('ScatterElements <axis = 0, reduction = "max"> (a, rows, b)', "ab", False),
-    (HALF_PADDED, "a", True),
-    (HALF_PADDED.replace("zero", "one"), "a", False),
-    ('Pad <mode = "edge"> (a, pads)', "a", True),
-    ("ReduceSum <keepdims = 0> (a)", "a", True),
-    ("ReduceMean <keepdims = 0> (a)", "a", True),
+    ('Pad <mode = "constant"> (a, pads, zero)', "a", True),
     ("ReduceL1 <keepdims = 0> (a)", "a", False),
-    ("ReduceSumSquare <keepdims = 0> (a)", "a", False),
-    ("CumSum (a, last)", "a", True),
-    ("Transpose (a)", "a", True),
-    ("Neg (a)", "a", True),
-    ("Trilu (a)", "a", True),
-    ("Gather <axis = 0> (a, last)", "a", True),
-    ("Slice (a, first, last1)", "a", True),
-    ("Cast <to = 1> (a)", "a", True),
     ("Cast <to = 11> (a)", "a", True),
     ("Cast <to = 7> (a)", "a", False),
-    ('Einsum <equation = "ij,jk->ik"> (a, b)', "b", True),
-    ('Einsum <equation = "ij,jk->ik"> (a, b)', "ab", False),
     ("Relu (a)", "a", False),
-    ("Tanh (a)", "a", False),
-    ("Clip (a, zero, one)", "a", False),
     ("Max (a, b)", "ab", False),
-    ("Sqrt (a)", "a", False),
-    ("Identity (a)", "a", True),
 ]
+"""What `test_scaling` does not show: that no sign matters, no second power counts, and what a zero does."""
 
 
 @pytest.mark.parametrize(("written", "scaled", "linear"), CASES)
@@ -75,8 +39,7 @@ def test_linear_is_linear(written, scaled, linear):
     model = text.unchecked(
         f"""<ir_version: 8, opset_import: ["" : 18]>
         net (float[4, 4] a, float[4, 4] b, float[4, 4] c, bool[4, 4] yes) => (float y)
-        <float[4, 4] nought, int64[4] pads = {{1, 0, 0, 1}}, float zero = {{0.0}}, float one = {{1.5}},
-         int64 last = {{1}}, int64[1] first = {{0}}, int64[1] last1 = {{2}}, int64[4, 4] rows>
+        <float[4, 4] nought, int64[4] pads = {{1, 0, 0, 1}}, float zero = {{0.0}}, int64[4, 4] rows>
         {{ y = {written} }}""",
         {"nought": np.zeros((4, 4), np.float32), "rows": np.tile([[0], [1], [1], [3]], 4).astype(np.int64)},
     )
@@ -87,7 +50,7 @@ def test_linear_is_linear(written, scaled, linear):
     ports = frozenset(
         port for port, value in enumerate(node.inputs) if value is not None and value.name in scaled
     )
-    subject = linearity.Subject(read, dataflow.of(read.graph), ())
+    subject = linearity.Subject(read, linearity.dataflow_of(read.graph), ())
     assert (linearity.find_linear_outputs(subject, node, ports) is not None) == linear
     if linear:
         run, rng = train_steps.session(model), np.random.default_rng(1)

@@ -1,12 +1,12 @@
-"""`costs.minimum_cut` against every cut of small networks."""
+"""The minimum cut against every cut of small networks."""
 
 import itertools
 import random
 
 import pytest
 
-from amp_rewrite.costs import minimum_cut
-from amp_rewrite.costs.minimum_cut import UNLIMITED, Network
+from amp_rewrite.costs import unpaid_parts
+from amp_rewrite.costs.unpaid_parts import UNLIMITED, Network
 
 
 def drawn(seed):
@@ -77,5 +77,5 @@ def test_a_long_chain_takes_linear_work(monkeypatch):
 
 def test_where_the_work_would_grow_beyond_the_rest_stays(monkeypatch):
     """The search ends after a bounded number of visits, and what it does not know is not cut off."""
-    monkeypatch.setattr(minimum_cut, "_WORK", 0)
+    monkeypatch.setattr(unpaid_parts, "_WORK", 0)
     assert chain(10).cut_off() == set()

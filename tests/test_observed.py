@@ -7,9 +7,8 @@ import pytest
 import amp_rewrite
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.errors import FeedError
-from amp_rewrite.policy.evidence import Authority
+from amp_rewrite.policy.evidence import Authority, in_words
 from amp_rewrite.policy.options import Options
-from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.running.inputs.feeds import InputSource
 from amp_rewrite.running.sessions import Device
 from tests import commands

@@ -84,7 +84,7 @@ def test_no_choice_is_better(model):
 
     def time(taken):
         left = [is_half and unit not in taken for unit, is_half in enumerate(halves)]
-        (found_time,) = model_costs.run_times(costs, found.borders, [left], costs.large)
+        found_time = model_costs.run_time(costs, found.borders, left, costs.large)
         return round(found_time.seconds * 1e15)
 
     kept = set(range(len(halves))) - set(free)

@@ -21,7 +21,7 @@ from amp_rewrite.certificate.certificate import Certificate
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import loading
 from amp_rewrite.preparing import preparing
-from amp_rewrite.rescaling import demands
+from amp_rewrite.rescaling import region_search
 from amp_rewrite.rewriting import annotations, result_checks, unscaling
 from tests import case_files, real_models
 from tests.text import model
@@ -61,7 +61,7 @@ def scaled(proto, most, inputs=None, *, is_undone=False):
     facts, graph = gather(after, Options(), {}, {}), after.model.graph
     values = {value.name: value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     wanted = {values[name]: size for name, size in most.items()}
-    applied = demands.meet(after, facts, demands.Demand(wanted, wanted))
+    applied = region_search.meet(after, facts, region_search.Demand(wanted, wanted))
     if is_undone:
         unscaling.undo(after.model, applied.rescaled)
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)

@@ -11,9 +11,8 @@ import onnx
 
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.pipeline import Result, analyze, rewrite
-from amp_rewrite.policy.evidence import Authority
+from amp_rewrite.policy.evidence import Authority, in_words
 from amp_rewrite.policy.options import Options
-from amp_rewrite.policy.reasons import in_words
 from tests.onnx_text import HEADER as HEADER
 from tests.onnx_text import RUNS as RUNS
 from tests.onnx_text import Weights as Weights

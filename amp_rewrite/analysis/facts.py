@@ -28,9 +28,8 @@ from amp_rewrite.model import constants
 from amp_rewrite.model.constants import StoredTensor
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import element_types, schema
-from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason, in_words
 from amp_rewrite.policy.options import Options
-from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.text import plural

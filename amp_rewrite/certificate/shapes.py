@@ -322,7 +322,9 @@ def _is_possible(dims: _Dims, sources: Iterable[_Dims]) -> bool:
 
 
 def _agrees(dims: _Dims, sources: Collection[_Dims]) -> bool:
-    """Return whether each size occurs in a source, and all have the same rank."""
+    """Return whether a source is the same, or each size occurs in one, and all have the same rank."""
+    if dims in sources:
+        return True
     if not sources or any(len(each) != len(dims) for each in sources):
         return False
     return all(

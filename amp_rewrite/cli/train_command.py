@@ -44,7 +44,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.training import comparing, scaled_step, spec, steps
 from amp_rewrite.training.comparing import StepComparison
-from amp_rewrite.training.spec import Asked, DynamicLossScale, Implementation, LossScale
+from amp_rewrite.training.spec import DynamicLossScale, Implementation, LossScale, TrainSpec
 from amp_rewrite.tuning.comparing import attempted
 
 
@@ -118,17 +118,17 @@ def _scale(flags: Mapping[str, Any]) -> ScaleFlags:
     return ScaleFlags(words[0] if words else spec.AUTO, settings, _SKIP_NONFINITE in parts)
 
 
-def _spec(flags: Mapping[str, Any]) -> tuple[Asked, str | None]:
+def _spec(flags: Mapping[str, Any]) -> tuple[TrainSpec, str | None]:
     """Return what is known of the step, and the suffix that pairs state."""
     state, suffixes = ([text for text in flags["state"] if ("=" in text) is pairs] for pairs in (True, False))
     if len(suffixes) > 1:
         problem = f"--state {suffixes[1]}: the suffix is {suffixes[0]}"
         raise OptionError(problem, remedy="give one suffix, or pairs as in --state w=w.new")
     try:
-        pairs = spec.pairs("--state", state) if state else None
+        pairs = spec.pairs("--state", state)
     except OptionError as error:
         raise OptionError(f"--state: {error.problem}", remedy="write it as in --state w=w.new") from error
-    step = Asked(flags["loss"], flags["seed_value"], pairs, tuple(flags["gradient"]) or None)
+    step = TrainSpec(flags["loss"] or "", flags["seed_value"] or "", pairs, tuple(flags["gradient"]))
     return step, next(iter(suffixes), None)
 
 
@@ -167,7 +167,7 @@ spec_flags = grouped(
     "said",
     _spec,
 )
-"""A decorator that adds these flags to a command and passes them, as `Asked` and a suffix, in `said`."""
+"""A decorator that adds these flags to a command and passes them, as `TrainSpec` and a suffix, in `said`."""
 
 
 @click.command(cls=WritingCommand)
@@ -197,7 +197,7 @@ spec_flags = grouped(
 def train(
     model: Path,
     output: Path | None,
-    said: tuple[Asked, str | None],
+    said: tuple[TrainSpec, str | None],
     scaling: ScaleFlags,
     implementation: str,
     dry_run: bool,
@@ -212,8 +212,7 @@ def train(
     """Rewrite a train step, MODEL, to half with a loss scale.
 
     A train step is a plain graph that takes weights and a batch, and returns the loss and the new weights.
-    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name,
-    else by dataflow. Anything ambiguous is an error that lists the candidates.
+    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name.
 
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.

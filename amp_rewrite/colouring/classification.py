@@ -18,10 +18,9 @@ from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.record import Trait
-from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.evidence import Authority, Evidence, Reason, in_words
 from amp_rewrite.policy.operator_lists import Entry, Kind, OpLists
 from amp_rewrite.policy.options import Level, Options, Pins
-from amp_rewrite.policy.reasons import in_words
 
 Findings = Mapping[int, Evidence]
 """The evidence of analyses, by the position of the unit: reasons for float32."""

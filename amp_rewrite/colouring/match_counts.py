@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.colouring import classification
-from amp_rewrite.colouring import pin_patterns as naming
+from amp_rewrite.colouring import pins as naming
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics.half import Half

@@ -1,21 +1,62 @@
-"""Resolution of pins: the decisive one, where several name the node of a unit or an enclosing node."""
+"""Pins: the nodes that they name, and the decisive one of several that name a node or those around it."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring.pin_patterns import OPERATORS, Around, around, matching, names, with_units
 from amp_rewrite.errors import OptionError
+from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.entries import Entry
-from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.evidence import in_words
+from amp_rewrite.policy.node_patterns import matcher, pinned_as
 from amp_rewrite.policy.options import Pins
-from amp_rewrite.policy.reasons import in_words
+
+OPERATORS = "only_op"
+"""The field of Pins that has names of operators."""
+
+Nodes = tuple[ir.Node, ...]
+Around = Mapping[ir.Node, Nodes]
+"""The chain of enclosing nodes of every node: outermost first, itself last."""
+
+
+def around(graph: ir.Graph, outer: Nodes = ()) -> Iterator[tuple[ir.Node, Nodes]]:
+    """Yield every node of a graph and of nested graphs, with its enclosing nodes."""
+    for node in graph:
+        yield node, (*outer, node)
+        for body in control_flow.bodies(node):
+            yield from around(body, (*outer, node))
+
+
+def pinnable(graph: UnitGraph) -> set[str]:
+    """Return the names of nodes that pins can match."""
+    return set(map(pinned_as, with_units(graph, dict(around(graph.root))))) - {""}
+
+
+def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
+    """Return the nodes with units, and the nodes around these."""
+    return {node: None for unit in graph.units for node in nested[unit.node]}
+
+
+def matching(nodes: Mapping[ir.Node, None], pattern: str, by: str) -> set[ir.Node]:
+    """Return the nodes that a pattern in the field `by` of Pins names, or those of an operator there.
+
+    Raises OptionError for an invalid pattern.
+    """
+    names = {node: _name(node, by) for node in nodes}
+    is_plain = by == OPERATORS
+    matches = pattern.__eq__ if is_plain else matcher(pattern, f"`Pins.{by}`", set(names.values()))
+    return {node for node, name in names.items() if matches(name)}
+
+
+def _name(node: ir.Node, by: str) -> str:
+    """Return the name of a node that patterns in the field `by` of Pins match."""
+    return schema.written(node.domain, node.op_type) if by == OPERATORS else pinned_as(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +188,6 @@ def _claims(graph: UnitGraph, nested: Around, pattern: str, by: str) -> _Claims:
         suggest = _near if by == OPERATORS else _instead
         raise OptionError(
             f"`Pins.{by}` {pattern} matches no node that computes in float32",
-            remedy=suggest(pattern, sorted(names(nodes, by))),
+            remedy=suggest(pattern, sorted({_name(node, by) for node in nodes})),
         )
     return claims

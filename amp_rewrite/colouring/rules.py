@@ -30,10 +30,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from amp_rewrite.analysis.idioms.idiom import Part
 from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.colouring import weight_derived
+from amp_rewrite.analysis.units import UnitGraph, value_of
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule, Ties, edges_of
+from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.operators.catalogue import BOUNDED
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import Entry, Kind
@@ -117,7 +118,7 @@ class _Rules:
         return reach(roots, self._producers, after.__contains__)
 
     def leading(self) -> _Found:
-        derived = weight_derived.find(self._graph, self._entries)
+        derived = _weight_derived(self._graph, self._entries)
 
         def leads(unit: int) -> bool:
             entry = self._entries[unit]
@@ -141,7 +142,7 @@ class _Rules:
         A mover between FULL units takes their type.
         """
         open_units = frozenset(filter(self._is_open, halves))
-        derived = weight_derived.find(self._graph, self._entries) if open_units else ()
+        derived = _weight_derived(self._graph, self._entries) if open_units else ()
         roots = [u for u in sorted(open_units) if self._kinds[u] is Kind.INFER or u in derived]
         moving = open_units.difference(roots)
         return dict.fromkeys((*roots, *reach(roots, self._neighbours, moving.__contains__)))
@@ -251,6 +252,31 @@ def _bounded(graph: UnitGraph, kinds: Sequence[Kind]) -> Iterator[int]:
     """Return the units of bounded operators that are not denied themselves."""
     units = (unit for operator in sorted(BOUNDED) for unit in graph.by_operator.get(operator, ()))
     return (u for u in units if kinds[u] is not Kind.DENY and not graph.units[u].node.domain)
+
+
+def _weight_derived(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:
+    """Return the CLEAR and INFER units whose float32 inputs are stored values or outputs of other such units.
+
+    The magnitude of their values is known from what is stored, unlike that of a model input. Units whose
+    values are the same in every run are excluded: a runtime computes them once, and float32 costs nothing.
+    """
+    entering = frozenset(graph.root.inputs)
+    varying, derived = None, set[int]()
+    for unit in graph.units:
+        if (
+            (entries[unit.index].taken_as in (Kind.CLEAR, Kind.INFER) or _is_inside(graph, unit.index))
+            and derived.issuperset(graph.predecessors[unit.index])
+            and entering.isdisjoint(map(value_of, unit.uses))
+        ):
+            varying = varying_values(graph.nodes) if varying is None else varying  # few models need it
+            if not varying.isdisjoint(unit.node.outputs):
+                derived.add(unit.index)
+    return frozenset(derived)
+
+
+def _is_inside(graph: UnitGraph, unit: int) -> bool:
+    """Whether a unit is an inner part of an idiom."""
+    return unit in graph.spelled and graph.spelled[unit].part is Part.INNER
 
 
 def _positions(kinds: Iterable[Kind], kind: Kind) -> Iterator[int]:

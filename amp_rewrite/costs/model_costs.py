@@ -297,50 +297,25 @@ def _times(slow: RunTime, fast: RunTime) -> float:
     return slow.seconds / fast.seconds if fast.seconds else 1.0
 
 
-def run_times(
-    costs: ModelCosts, borders: Iterable[Border], colours: Iterable[Sequence[bool]], scale: Scale
-) -> tuple[RunTime, ...]:
-    """Return the time of a run for each of these colours; linear in the kernels of the model."""
-    tallies = tuple(_Tally(halves) for halves in colours)
-    _add_kernels(tallies, costs, scale)
-    for border in borders:
-        is_run = costs.runs_of(border.value) > 0
-        for tally in tallies:
-            if is_run and border.is_cast(tally.halves):
-                tally.time += costs.cast(border.value, scale)
-                tally.casts += 1
-    _add_fusions(tallies, costs, scale)
-    return tuple(RunTime(tally.time / FEMTO, tally.launches + tally.casts, tally.casts) for tally in tallies)
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Sums for some colours; `launches` are those of kernels."""
-
-    halves: Sequence[bool]
-    time: int = 0
-    launches: int = 0
-    casts: int = 0
-
-
-def _add_kernels(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
+def run_time(costs: ModelCosts, borders: Iterable[Border], halves: Sequence[bool], scale: Scale) -> RunTime:
+    """Return the time of a run with these units in half; linear in the kernels of the model."""
+    time = launches = casts = 0
     for kernel in costs.kernels:
-        times: dict[tuple[bool, ...], int] = {}
-        for tally in tallies:
-            here = tuple([tally.halves[unit] for unit in kernel.units])
-            if here not in times:
-                times[here] = costs.time(kernel, here, scale)
-            tally.time += times[here]
-            tally.launches += kernel.runs
-
-
-def _add_fusions(tallies: Iterable[_Tally], costs: ModelCosts, scale: Scale) -> None:
-    """Subtract the second launch of fused pairs; add the traffic between pairs that are not fused."""
-    for fusion in filter(lambda each: costs.runs_of(each.value), costs.fusions):
-        for tally in tallies:
-            apart = tally.halves[fusion.producer] is not tally.halves[fusion.consumer]
-            tally.time += costs.broken(fusion, scale) if apart else -costs.launch(fusion)
-            tally.launches -= not apart
+        time += costs.time(kernel, [halves[unit] for unit in kernel.units], scale)
+        launches += kernel.runs
+    for border in borders:
+        if costs.runs_of(border.value) and border.is_cast(halves):
+            time += costs.cast(border.value, scale)
+            casts += 1
+    for fusion in costs.fusions:
+        if not costs.runs_of(fusion.value):
+            continue
+        if halves[fusion.producer] is halves[fusion.consumer]:
+            time -= costs.launch(fusion)
+            launches -= 1
+        else:
+            time += costs.broken(fusion, scale)
+    return RunTime(time / FEMTO, launches + casts, casts)
 
 
 def all_in_half(graph: UnitGraph, half: Half) -> list[bool]:
@@ -366,16 +341,21 @@ class Prices:
 
     def predict(self, halves: Sequence[bool], scale: Scale = AS_GIVEN) -> Prediction:
         """Return the predicted times with these units in half, at the model's own sizes or another scale."""
-        costs, half = self.costs, self.costs.half
-        none, (sizes, open_size, origin) = [False] * len(halves), self._sizes()
-        everything = all_in_half(self.graph, half)
-        float32, *others = run_times(costs, self.borders, (none, halves, everything), scale)
-        times = (
-            float32,
-            *(self._with_copies(run, scale) for run in others),
-        )  # float32 is at the opset it had
+        costs, half, (sizes, open_size, origin) = self.costs, self.costs.half, self._sizes()
+
+        def predicted(colours: Sequence[bool]) -> RunTime:
+            return run_time(costs, self.borders, colours, scale)
+
         return Prediction(
-            costs.device.name, half.name, sizes, open_size, origin, costs.device.is_fast(half.name), *times
+            costs.device.name,
+            half.name,
+            sizes,
+            open_size,
+            origin,
+            costs.device.is_fast(half.name),
+            predicted([False] * len(halves)),  # at the opset it had
+            self._with_copies(predicted(halves), scale),
+            self._with_copies(predicted(all_in_half(self.graph, half)), scale),
         )
 
     def _with_copies(self, run: RunTime, scale: Scale) -> RunTime:

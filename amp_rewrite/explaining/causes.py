@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amp_rewrite.colouring.painting import Rule
-from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
+from amp_rewrite.policy.entries import authority_in_words, flag_of
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, in_words
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.reasons import authority_in_words, flag_of, in_words
 from amp_rewrite.rewriting.decisions import Decision, Decisions, Flops
 
 

@@ -13,12 +13,11 @@ from amp_rewrite.colouring.painting import Colour, Rule
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.explaining.causes import RootCause, Suggestion
 from amp_rewrite.policy import devices
-from amp_rewrite.policy.evidence import OF_FINDINGS, Authority
+from amp_rewrite.policy.entries import authority_in_words
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, in_words
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.rewriting.cast_sites import CastSite, Origin
-from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.decisions import CastSite, Decision, Decisions, Origin
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.text import plural
 

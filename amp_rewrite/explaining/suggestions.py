@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.port_groups import OPAQUE
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring import classification
-from amp_rewrite.colouring import pin_patterns as naming
+from amp_rewrite.colouring import pins as naming
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.costs.flop_count import Flops
@@ -23,10 +23,10 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import DECLARED
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, Reason
+from amp_rewrite.policy.entries import authority_in_words
+from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, Reason, in_words
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.policy.options import Level, Options
-from amp_rewrite.policy.reasons import authority_in_words, in_words
 from amp_rewrite.rewriting.decisions import Decision
 from amp_rewrite.rewriting.report import extents
 

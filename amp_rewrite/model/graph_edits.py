@@ -89,6 +89,14 @@ def register(value: ir.Value, graph: ir.Graph, *, as_input: bool) -> None:
         graph.inputs.append(value)
 
 
+def add_stored(graph: ir.Graph, name: str, data: ir.TensorProtocol, *, as_input: bool) -> ir.Value:
+    """Return a new initializer of a graph, which is an input of it as well if `as_input`."""
+    kind, shape = ir.TensorType(data.dtype), ir.Shape(data.shape.numpy())
+    value = ir.Value(name=name, type=kind, shape=shape, const_value=data)
+    register(value, graph, as_input=as_input)
+    return value
+
+
 def unregister(value: ir.Value, graph: ir.Graph) -> None:
     """Remove a constant that `register` added."""
     del graph.initializers[value.name or ""]

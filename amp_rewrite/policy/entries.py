@@ -115,3 +115,18 @@ def _follow(field: Field, operator: str, kind: Kind) -> bool:
 
 
 _ENTRY_KEYS = ("reason", "follow")
+
+
+def flag_of(option: str, subject: str = "") -> str:
+    """Return the flag for a subject: of a pin by its field, or of a kind by its value."""
+    is_listed = option in (Kind.INFER.value, Kind.CLEAR.value)
+    name, separator = (f"list {option}", "=") if is_listed else (option.replace("_", "-"), " ")
+    return f"--{name}{separator}{subject}" if subject else f"--{name}"
+
+
+def authority_in_words(evidence: Evidence, kind: Kind) -> str:
+    """Return the name of the list, the flag of the override that gave a kind, else the authority."""
+    if evidence.authority is Authority.LIST:
+        return evidence.subject
+    is_listed = evidence.authority is Authority.OVERRIDE and evidence.reason is Reason.ASKED
+    return flag_of(kind.value) if is_listed else evidence.authority.value

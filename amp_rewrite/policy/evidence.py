@@ -1,6 +1,7 @@
-"""The evidence for a unit's kind, as data: the authority, the reason, and the value and numbers behind it.
+"""The evidence for a unit's kind: the authority, the reason, and the value and numbers behind it; and its
+words, for terminal, JSON, plans and pages alike.
 
-`policy.reasons` renders it as text. The code behind a sentence is what names its `Reason`.
+The code behind a sentence is what names its `Reason`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ OF_FINDINGS = frozenset(
 
 class Reason(enum.Enum):
     """The reason behind a decision, one member for each statement about a unit: its name in files, and its
-    words, which finish the sentence "stays float32: ..." (see `policy.reasons`).
+    words, which finish the sentence "stays float32: ..." (see `in_words`).
     """
 
     words: str
@@ -173,3 +174,39 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
     nodes: int | None = None
     casts: int | None = None
+
+
+def in_words(evidence: Evidence) -> str:
+    """Return the evidence as words that finish the sentence "stays float32: ..." (or "allowed: ...")."""
+    return evidence.reason.words.format(
+        subject=evidence.subject,
+        value=f"'{evidence.subject}'" if evidence.subject else "a stored value",
+        number=_Number(evidence.number),
+        limit=_Number(evidence.limit),
+        half=evidence.half,
+        more=evidence.text,
+        text=evidence.text or Reason.ASKED.words,
+        part=_part(evidence),
+        price=_price(evidence.number),
+    )
+
+
+def _part(evidence: Evidence) -> str:
+    """Return the nodes and Casts of a part of the model."""
+    counts = ((evidence.nodes, "node"), (evidence.casts, "Cast"))
+    counted_nouns = ((count, noun) for count, noun in counts if count is not None)
+    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counted_nouns)
+
+
+def _price(times: float | None) -> str:
+    return "more than it saves" if times is None else f"{times:.3g} times what it saves"
+
+
+class _Number:
+    """A number to be formatted; one that is not known is "a number"."""
+
+    def __init__(self, number: float | None) -> None:
+        self._number = number
+
+    def __format__(self, spec: str) -> str:
+        return "a number" if self._number is None else format(self._number, spec)

@@ -13,8 +13,8 @@ from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.sentences import size
+from amp_rewrite.policy.entries import flag_of
 from amp_rewrite.policy.options import DECLARED, IOTypes
-from amp_rewrite.policy.reasons import flag_of
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import FloatState
 from amp_rewrite.rewriting.report import Counts, Report, SummaryLine

@@ -21,8 +21,7 @@ from amp_rewrite.policy import devices
 from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
-from amp_rewrite.rewriting.cast_sites import Origin
-from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.decisions import Decisions, Origin
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report, SummaryLine
 from amp_rewrite.running.blame import Blame, NodeError

@@ -13,14 +13,12 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.observed import Extremes, Seen
 from amp_rewrite.analysis.units import Use
-from amp_rewrite.model import graph_edits, traversal
-from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.model.graph_edits import UniqueNames
+from amp_rewrite.model import graph_edits
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rescaling.regions import Exponents
 from amp_rewrite.rescaling.system import FREE, System, Variable, epsilon_of
 from amp_rewrite.rewriting import editing
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.rewriting.instrument import Inserter, redirect
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.rewriting.unscaling import scale_block
 
@@ -80,7 +78,7 @@ def apply(system: System, exponents: Exponents, types: Types) -> Applied:
     values = tuple(Scaled(*key, e) for variable, e in exponents.items() for key in _keys(system, variable))
     edits = _Edits(system, exponents, types)
     sources = {source: None for variable in exponents if (source := system.source(variable)) is not None}
-    weights = sum(map(edits.store, sources))
+    weights = sum(map(edits.rescale, sources))
     epsilons = sum(edits.set_epsilon(node, exponents.get(data, 0)) for node, data in system.norms)
     computed = [each for each in exponents if isinstance(each, ir.Value) and each not in sources]
     muls = sum(edits.insert_mul(value, exponents[value]) for value in computed)
@@ -99,23 +97,22 @@ def _is_zero(system: System, variable: Variable) -> bool:
     return system.source(variable) is not None and system.limits(variable) is FREE
 
 
-class _Edits:
+class _Edits(Inserter):
     """The edits of a model; `origins` as of Applied. `redirections` are uses of a value, it, and what they
     read afterwards; `undo` takes back all else, the last step first.
     """
 
     def __init__(self, system: System, exponents: Exponents, types: Types) -> None:
+        super().__init__(system.model)
         self._system, self._exponents, self._types = system, exponents, types
         self.redirections: list[tuple[Sequence[Use], ir.Value, ir.Value]] = []
         self.undo: list[Callable[[], object]] = []
         self.products: list[str] = []
         self.norms: list[tuple[str, int]] = []
         self.origins: dict[str, tuple[str, int]] = {}
-        self._names = UniqueNames(traversal.graphs(system.model.graph))
-        self._placer = Placer()
         self._powers: dict[int, ir.Value] = {}
 
-    def store(self, value: ir.Value) -> int:
+    def rescale(self, value: ir.Value) -> int:
         """Scale a stored value in place, or in a copy for each exponent; return the number of edits."""
         uses: dict[int, list[Use]] = defaultdict(list)
         shared, constant = self._exponents.get(value, 0), self._system.constants[value]
@@ -129,17 +126,14 @@ class _Edits:
                     constant, editing.converted(conversion, _FLOAT, constant, constant.tensor.name)
                 )
             elif e:
-                name = self._names.of_value(value, "rescaled")
+                name = self.names.of_value(value, "rescaled")
                 copy = self._register(name, editing.converted(conversion, _FLOAT, constant, name))
                 self.redirections.append((users, value, copy))
         return sum(map(bool, uses))
 
     def _register(self, name: str, data: ir.TensorProtocol) -> ir.Value:
-        model, shape = self._system.model, ir.Shape(data.shape.numpy())
-        value = ir.Value(name=name, type=tensor(_FLOAT), shape=shape, const_value=data)
-        as_input = model.ir_version < CONSTANT_INPUTS_BELOW
-        graph_edits.register(value, model.graph, as_input=as_input)
-        self.undo.append(partial(graph_edits.unregister, value, model.graph))
+        value = self.store(name, data)
+        self.undo.append(partial(graph_edits.unregister, value, self.root))
         self._types[value] = tensor(_FLOAT)
         return value
 
@@ -167,26 +161,26 @@ class _Edits:
     def _multiply(self, value: ir.Value, uses: Sequence[Use], power: int, origin: str, e: int) -> None:
         """Insert a Mul by a power of two behind a value, whose product these uses read."""
         product = ir.Value(
-            name=self._names.of_value(value, "rescaled"), type=tensor(_FLOAT), shape=value.shape
+            name=self.names.of_value(value, "rescaled"), type=tensor(_FLOAT), shape=value.shape
         )
-        name = self._names.of_node(product.name or "")
+        name = self.names.of_node(product.name or "")
         mul = ir.Node("", "Mul", [value, self._power(power)], outputs=[product], name=name)
         self._types[product] = tensor(_FLOAT)
         self.origins[product.name or ""] = origin, e
         self.undo.append(partial(graph_edits.remove, [mul]))
-        if any(use.holder is self._system.model.graph for use in uses):
+        if any(use.holder is self.root for use in uses):
             self.undo.append(partial(_swap_names, product, value))
             _swap_names(product, value)
             one, other = product.name or "", value.name or ""
             self.origins[one], self.origins[other] = self.origins[other], self.origins[one]
         self.products.append(product.name or "")
-        self._placer.behind([mul], value)
+        self.behind(value, [mul])
         self.redirections.append((uses, value, product))
 
     def _power(self, power: int) -> ir.Value:
         """Return the stored scalar 2**power."""
         if power not in self._powers:
-            name = self._names.new_value(f"two_to_{power}")
+            name = self.names.new_value(f"two_to_{power}")
             power_of_two = ir.Tensor(np.asarray(2.0**power, np.float32), name=name)
             self._powers[power] = self._register(name, power_of_two)
         return self._powers[power]

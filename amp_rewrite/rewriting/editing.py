@@ -13,7 +13,6 @@ import onnx_ir as ir
 from amp_rewrite.analysis.ranges import fill_of
 from amp_rewrite.model import graph_edits
 from amp_rewrite.model.constants import (
-    CONSTANT_INPUTS_BELOW,
     Conversion,
     ConvertedTensor,
     StoredTensor,
@@ -26,8 +25,8 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name, tensor
 from amp_rewrite.onnx_types.schema import FIRST_TYPED_CAST
-from amp_rewrite.rewriting import cast_insertion
-from amp_rewrite.rewriting.cast_insertion import Placer, Redirection, redirect
+from amp_rewrite.rewriting import instrument
+from amp_rewrite.rewriting.instrument import Inserter, Redirection, redirect
 from amp_rewrite.rewriting.plan import Plan, PlannedCast, Retyped, Storage, TensorChange
 
 LAZY_FROM = 1 << 20
@@ -46,7 +45,7 @@ def apply(plan: Plan, model: ir.Model, graphs: Collection[ir.Graph], types: Type
         names.rename_shadowing(model.graph)
     editor = _Editor(plan.half, model, types, names, _graphs_with_output_names(model.graph, graphs))
     for change in plan.tensors:
-        editor.store(change)
+        editor.change(change)
     for value in plan.values:
         editor.retype(value)
     for retyped in plan.attributes:
@@ -83,16 +82,14 @@ def _import_casts(model: ir.Model) -> None:
 _NEWEST_CAST_NEEDED = 13  # the first opset whose Cast supports bfloat16
 
 
-class _Editor:
+class _Editor(Inserter):
     def __init__(
         self, half: Half, model: ir.Model, types: Types, names: UniqueNames, named_graphs: frozenset[ir.Graph]
     ) -> None:
+        super().__init__(model, names)
         self._half = half
         self._types = types
         self._named = named_graphs
-        self._listed = model.ir_version < CONSTANT_INPUTS_BELOW
-        self._names = names
-        self._placer = Placer()
         self.redirections: list[Redirection] = []
 
     def retype(self, value: ir.Value) -> None:
@@ -101,7 +98,7 @@ class _Editor:
         if value.type is not None:
             value.type = self._types[value]
 
-    def store(self, change: TensorChange) -> None:
+    def change(self, change: TensorChange) -> None:
         """Change a stored tensor as planned."""
         if change.storage is Storage.BOTH:
             self._store_beside(change)
@@ -117,18 +114,12 @@ class _Editor:
     def _store_beside(self, change: TensorChange) -> None:
         """Store a copy in half for the uses in half."""
         value = change.stored.value
-        name = self._names.of_value(value, self._half.name)
+        name = self.names.of_value(value, self._half.name)
         converted = self._converted(change, name)
         if change.stored.node is None:
-            beside = ir.Value(
-                name=name,
-                type=tensor(self._half.dtype),
-                shape=value.shape,
-                const_value=converted,
-            )
-            graph_edits.register(beside, graph_of(value), as_input=self._listed)
+            beside = self.store(name, converted, graph_of(value))
         else:
-            name_of_node = self._names.of_node(name)
+            name_of_node = self.names.of_node(name)
             node = ir.node("Constant", [], {"value": converted}, name=name_of_node)
             beside = node.outputs[0]
             beside.name = name
@@ -169,15 +160,15 @@ class _Editor:
     def cast(self, cast: PlannedCast) -> ir.Node:
         """Insert a planned Cast, whose uses `redirections` moves to its output."""
         value, element = cast.value, element_type_name(cast.dtype)
-        name = self._names.of_node(f"{value.name or 'value'}__{element}")
-        node = cast_insertion.cast(value, cast.dtype, name)
+        name = self.names.of_node(f"{value.name or 'value'}__{element}")
+        node = instrument.cast(value, cast.dtype, name)
         output = node.outputs[0]
         self._types[output] = tensor(cast.dtype)
         if not self._named.isdisjoint(use.holder for use in cast.uses):
             self._move_output(value, output)
         else:
-            output.name = self._names.of_value(value, element)
-        self._placer.behind([node], value)
+            output.name = self.names.of_value(value, element)
+        self.behind(value, [node])
         self.redirections.append((cast.uses, output))
         return node
 
@@ -185,7 +176,7 @@ class _Editor:
         """Make `output` an output of its graph in place of `value`, with its name and metadata."""
         dtype = self._types[value].dtype
         assert dtype is not None, "only tensors are cast"
-        output.name, value.name = value.name, self._names.of_value(value, element_type_name(dtype))
+        output.name, value.name = value.name, self.names.of_value(value, element_type_name(dtype))
         output.doc_string, value.doc_string = value.doc_string, None
         for destination, ours in ((output.metadata_props, value.metadata_props), (output.meta, value.meta)):
             destination.update(ours)

@@ -30,8 +30,7 @@ from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.rewriting import decisions, records
-from amp_rewrite.rewriting.cast_sites import CastSite
-from amp_rewrite.rewriting.decisions import Decision, Decisions
+from amp_rewrite.rewriting.decisions import CastSite, Decision, Decisions
 from amp_rewrite.rewriting.plan import Rescaled
 
 FORMAT = 5

@@ -122,8 +122,10 @@ class _Widener:
     def run(self) -> None:
         halves = [value for value in self._types if value.name and self._is_half(value)]
         nodes = [*every_node(self._root)]
-        opaque = [node for node in nodes if not self._is_known(node)]
-        staying = {value for value in halves if self._is_border(value) or value.producer() in opaque}
+        opaque = dict.fromkeys(node for node in nodes if not self._is_known(node))
+        staying = dict.fromkeys(
+            value for value in halves if self._is_border(value) or value.producer() in opaque
+        )
         for node in nodes:
             if node not in opaque:
                 _widen_node(node, self._types, self._halves)
@@ -161,7 +163,7 @@ class _Widener:
             value.const_value = widen_tensor(value.const_value)
         value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
-    def _feed(self, points: Instrument, node: ir.Node, staying: set[ir.Value]) -> None:
+    def _feed(self, points: Instrument, node: ir.Node, staying: Container[ir.Value]) -> None:
         """Cast the inputs of an opaque node back to half."""
         for port, value in enumerate(node.inputs):
             if value is not None and self._is_half(value) and value not in staying:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis import unit_building
-from amp_rewrite.colouring import pin_patterns
+from amp_rewrite.colouring.pins import pinnable
 from amp_rewrite.model import inlining, loading, traversal
 from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
@@ -137,7 +137,7 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     inlining.inline(model)
     types = value_shapes.types(model)
     preparing.bypass_casts(traversal.every_node(model.graph), types)
-    names = pin_patterns.pinnable(unit_building.build(model, types))
+    names = pinnable(unit_building.build(model, types))
     node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
     return tuple(node_patterns.pattern_for(name, names) for name in node_names)
 

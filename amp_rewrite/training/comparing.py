@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from amp_rewrite.errors import ModelError, ResourceError, RunError
 from amp_rewrite.model import loading
-from amp_rewrite.model.states import Pair
 from amp_rewrite.rewriting import widened_model
 from amp_rewrite.running import run_arguments, sessions
 from amp_rewrite.running.emulation import emulated, runnable
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.training import spec
-from amp_rewrite.training.insertion import ScaleBorders
 from amp_rewrite.training.scaled_step import ScaledStep, start_values
 from amp_rewrite.training.spec import LossScale
 from amp_rewrite.training.steps import TrainJob
@@ -186,14 +184,66 @@ def compare(original: Path, result: Path, job: TrainJob, data: Data) -> StepComp
     device, step, half = run_arguments.device(None), job.step, job.options.half
     batches = list(itertools.islice(_batches(original, step, data), STEPS))
     scaled = None if job.loss_scale is None else _run_scaled(original, job, job.loss_scale, batches)
-    before = sessions.open_session(original, device)
+    before = _run(sessions.open_session(original, device), step, batches)
     with emulated(result, device) as substitute:
-        after = sessions.open_session(substitute, device)
-        runs = _Runs(step, before, after, batches[0], loading.load(result).model.metadata_props)
-        steps = tuple(map(runs.take, batches))
+        start = start_values(loading.load(result).model.metadata_props)
+        after = _run(sessions.open_session(substitute, device), step, batches, start)
+        steps = tuple(_compared(step, batches[0], *pair) for pair in zip(before, after, strict=True))
     files = ", ".join(path.name for path in data.paths)
     inputs = f"{files}, and made-up inputs beside it" if files else f"made-up inputs (seed {data.seed})"
     return StepComparison(steps, half.name, BOUNDS[half.name], inputs, scaled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """The outputs of a step, and the attempts before it that its loss scale skipped."""
+
+    outputs: Arrays
+    skipped: int
+
+
+def _run(
+    session: Any, step: ScaledStep, batches: Iterable[Arrays], start: Arrays | None = None
+) -> Iterator[_Ran]:
+    """Run a step on each batch, its state fed back; a step that the loss scale skips is taken again, with the
+    scale that follows. `start` has the start values of the scale, None for a step without one.
+    """
+    pairs, finite, state = [*step.spec.state], None, dict(start or {})
+    if start is not None:
+        pairs += filter(None, (step.borders.scale, step.borders.good_steps))
+        finite = step.borders.finite
+
+    def take(inputs: Arrays, skipped: int = 0) -> _Ran:
+        outputs = sessions.run_session(session, inputs)
+        if finite is None or outputs[finite] or skipped == MOST_SKIPPED:
+            return _Ran(outputs, skipped)
+        return take({**inputs, **{pair.input: outputs[pair.output] for pair in pairs}}, skipped + 1)
+
+    for batch in batches:
+        ran = take({**batch, **state})
+        state = {pair.input: ran.outputs[pair.output] for pair in pairs}
+        yield ran
+
+
+def _compared(step: ScaledStep, start: Arrays, before: _Ran, after: _Ran) -> ComparedStep:
+    """Compare one step of both, which began with the same state."""
+    loss, half_loss = (float(np.ravel(ran.outputs[step.spec.loss])[0]) for ran in (before, after))
+    squares, elements, is_finite, ranks = 0.0, 0, True, [(0.0, "")]
+    for pair in step.spec.state:
+        arrays = (start[pair.input], before.outputs[pair.output], after.outputs[pair.output])
+        first, state, half_state = (np.asarray(array, np.float64) for array in arrays)
+        change, difference = _norm(state - first), _norm(half_state - state)
+        ranks.append((_relative(difference, _norm(state)), pair.input))
+        is_finite &= bool(np.isfinite(half_state).all())
+        if change or difference:
+            squares += state.size * min(_relative(difference, change), 1.0) ** 2
+            elements += state.size
+    update = math.inf if not is_finite else math.sqrt(squares / elements) if elements else math.nan
+    return ComparedStep(loss, half_loss, update, *max(ranks[1:] or ranks), after.skipped)
+
+
+def _norm(array: Array) -> float:
+    return float(np.linalg.norm(array))
 
 
 def _run_scaled(original: Path, job: TrainJob, asked: LossScale, batches: Sequence[Arrays]) -> ScaledRun:
@@ -205,20 +255,36 @@ def _run_scaled(original: Path, job: TrainJob, asked: LossScale, batches: Sequen
     if widened_model.has_half(loaded.model):
         return ScaledRun(scale, not_run="the original has half values, of which a scale keeps more")
     replace(job, loss_scale=scale, scaled_steps=[]).first(loaded.model)
+    step, start = job.step, start_values(loaded.model.metadata_props) or {}
     try:
         before = sessions.open_session(original, optimised=False)
         with runnable(loaded) as model:
             after = sessions.open_session(model, optimised=False)
-            runs = _Runs(job.step, before, after, batches[0], loaded.model.metadata_props)
-            different = runs.first_difference(batches) or runs.change_in_a_skipped_step(batches[0])
-        if different and not runs.is_finite:
+            different, is_finite = _difference(step, before, after, batches, start)
+            different = different or _change_in_a_skipped_step(step, after, {**batches[0], **start})
+        if different and not is_finite:
             return ScaledRun(scale, not_run="the original is not finite")
-        bare = replace(job.step, borders=ScaleBorders())
-        if different and _Runs(bare, before, before, batches[0], {}).first_difference(batches):
+        if different and _difference(step, before, before, batches)[0]:
             return ScaledRun(scale, not_run="the original itself gives other bits when it is run again")
     except (ModelError, ResourceError, RunError) as error:
         return ScaledRun(scale, not_run=str(error))
     return ScaledRun(scale, different)
+
+
+def _difference(
+    step: ScaledStep, before: Any, after: Any, batches: Sequence[Arrays], start: Arrays | None = None
+) -> tuple[str, bool]:
+    """Return the first output of the original that has other bits in the other step, empty if none has, and
+    whether the state of the original is finite then.
+    """
+    is_finite = True
+    runs = zip(_run(before, step, batches), _run(after, step, batches, start), strict=True)
+    for number, (ran, other) in enumerate(runs, 1):
+        is_finite = all(np.isfinite(ran.outputs[pair.output]).all() for pair in step.spec.state)
+        for name, value in ran.outputs.items():
+            if not _is_same(np.asarray(value), np.asarray(other.outputs[name])):
+                return f"has other bits in '{name}' in step {number}", is_finite
+    return "", is_finite
 
 
 def _is_same(before: Array, after: Array) -> bool:
@@ -232,88 +298,17 @@ def _is_same(before: Array, after: Array) -> bool:
     return bool(np.all(is_near | (before == after) | (np.isnan(before) & np.isnan(after))))
 
 
-class _Runs:
-    """Sessions of both steps, with their current states."""
-
-    def __init__(
-        self, step: ScaledStep, before: Any, after: Any, first: Arrays, metadata: Mapping[str, str]
-    ) -> None:
-        self._step, self._before, self._after = step, before, after
-        self._start = {pair.input: np.asarray(first[pair.input]) for pair in step.spec.state}
-        self._state: Arrays = self._start
-        self._half_state: Arrays = {**self._start, **(start_values(metadata) or {})}
-        scale = (step.borders.scale, step.borders.good_steps)
-        self._all: tuple[Pair, ...] = (*step.spec.state, *(pair for pair in scale if pair is not None))
-
-    def first_difference(self, batches: Iterable[Arrays]) -> str:
-        """Return the first output of the original that has other bits in the result; empty if none has."""
-        for number, batch in enumerate(batches, 1):
-            outputs, others, _ = self._run(batch)
-            for name, value in outputs.items():
-                if not _is_same(np.asarray(value), np.asarray(others[name])):
-                    return f"has other bits in '{name}' in step {number}"
+def _change_in_a_skipped_step(step: ScaledStep, after: Any, feeds: Arrays) -> str:
+    """Return the first state that a step changes whose gradients an infinite scale makes non-finite."""
+    scale, finite = step.borders.scale, step.borders.finite
+    if scale is None or finite is None:
         return ""
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the current state of the original is finite."""
-        return all(np.isfinite(state).all() for _, state, _ in self._states())
-
-    def change_in_a_skipped_step(self, batch: Arrays) -> str:
-        """Return the first state that a step changes whose gradients an infinite scale makes non-finite."""
-        scale, finite = self._step.borders.scale, self._step.borders.finite
-        if scale is None or finite is None:
-            return ""
-        fed = {**batch, **self._half_state, scale.input: np.asarray(np.inf, np.float32)}
-        outputs = sessions.run_session(self._after, fed)
-        for pair in self._step.spec.state if not outputs[finite] else ():
-            is_guarded = pair not in self._step.unguarded
-            if is_guarded and not _is_same(np.asarray(fed[pair.input]), outputs[pair.output]):
-                return f"changes '{pair.output}' in a step that is skipped"
-        return ""
-
-    def _run(self, batch: Arrays) -> tuple[Arrays, Arrays, int]:
-        """Run one step of both; retry a step that the loss scale skips, with the scale that follows."""
-        outputs = sessions.run_session(self._before, {**batch, **self._state})
-        self._state = {pair.input: outputs[pair.output] for pair in self._step.spec.state}
-        finite, skipped, half_outputs = self._step.borders.finite, 0, self._take_half(batch)
-        while finite and not half_outputs[finite] and skipped < MOST_SKIPPED:
-            skipped, half_outputs = skipped + 1, self._take_half(batch)
-        return outputs, half_outputs, skipped
-
-    def take(self, batch: Arrays) -> ComparedStep:
-        """Run one step of both, and compare them."""
-        outputs, half_outputs, skipped = self._run(batch)
-        loss, half_loss = (float(np.ravel(run[self._step.spec.loss])[0]) for run in (outputs, half_outputs))
-        return ComparedStep(loss, half_loss, self._update(), *self._largest(), skipped)
-
-    def _take_half(self, batch: Arrays) -> Arrays:
-        outputs = sessions.run_session(self._after, {**batch, **self._half_state})
-        self._half_state = {pair.input: outputs[pair.output] for pair in self._all}
-        return outputs
-
-    def _update(self) -> float:
-        squares, elements = 0.0, 0
-        for start, state, half_state in self._states():
-            apart = _relative(_norm(half_state - state), _norm(state - start))
-            if not np.isfinite(half_state).all():
-                return math.inf
-            if apart or _norm(state - start):
-                squares, elements = squares + state.size * min(apart, 1.0) ** 2, elements + state.size
-        return math.sqrt(squares / elements) if elements else math.nan
-
-    def _largest(self) -> tuple[float, str]:
-        differences = (_relative(_norm(after - before), _norm(before)) for _, before, after in self._states())
-        return max(zip(differences, self._start, strict=True), default=(0.0, ""))
-
-    def _states(self) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield each state at the start, of the original and of the result, in float64."""
-        for name, start in self._start.items():
-            yield tuple(np.asarray(a, np.float64) for a in (start, self._state[name], self._half_state[name]))  # pyright: ignore[reportReturnType]
-
-
-def _norm(array: Array) -> float:
-    return float(np.linalg.norm(array))
+    feeds = {**feeds, scale.input: np.asarray(np.inf, np.float32)}
+    outputs = sessions.run_session(after, feeds)
+    for pair in step.spec.state if not outputs[finite] else ():
+        if pair not in step.unguarded and not _is_same(np.asarray(feeds[pair.input]), outputs[pair.output]):
+            return f"changes '{pair.output}' in a step that is skipped"
+    return ""
 
 
 def _batches(original: Path, step: ScaledStep, data: Data) -> Iterator[Arrays]:

@@ -2,149 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.errors import SpecError
-from amp_rewrite.model import constants, graph_edits, traversal
-from amp_rewrite.model.graph_edits import UniqueNames
 from amp_rewrite.model.states import Pair
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types, tensor
-from amp_rewrite.rewriting.cast_insertion import Placer, redirect
+from amp_rewrite.rewriting.instrument import Inserter, redirect
 from amp_rewrite.training.finding import Step
-from amp_rewrite.training.linearity import Linearity
 from amp_rewrite.training.spec import PREFIX, DynamicLossScale, FixedLossScale, LossScale
 
 # New nodes in a main graph: constants, and operators with one output.
 
-FLOAT, BOOL, INT64 = ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.INT64
+FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
+BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 SCALAR = ir.Shape(())
 
 
-class NodeBuilder:
+class NodeBuilder(Inserter):
     """A builder that adds nodes to the main graph of a model, and records them in `nodes`.
 
     A node is inserted behind the producer of a value if one is named, else at the end of the graph.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.graph = graph = model.graph
-        self._lists_stored = model.ir_version < constants.CONSTANT_INPUTS_BELOW
+        super().__init__(model)
         self.nodes: list[ir.Node] = []
-        self._names = UniqueNames(traversal.graphs(graph))
-        self._placer = Placer()
-
-    def name(self, stem: str) -> str:
-        """Return a fresh value name: `stem`, with a number if it is taken."""
-        return self._names.new_value(stem)
 
     def input(self, stem: str, dtype: ir.DataType) -> ir.Value:
-        """Append a scalar input to the model and return it."""
-        value = ir.Value(name=self.name(stem), type=tensor(dtype), shape=SCALAR)
-        self.graph.inputs.append(value)
+        """Append a scalar input to the model, named after `stem`, and return it."""
+        value = ir.Value(name=self.names.new_value(stem), type=tensor(dtype), shape=SCALAR)
+        self.root.inputs.append(value)
         return value
 
     def output(self, value: ir.Value, stem: str) -> None:
         """Append a new value to the outputs of the model, named after `stem`."""
-        value.name = self.name(stem)
-        self.graph.outputs.append(value)
+        value.name = self.names.new_value(stem)
+        self.root.outputs.append(value)
 
     def scalar(self, stem: str, number: float, dtype: ir.DataType) -> ir.Value:
         """Register a scalar initializer and return its value."""
-        name = self.name(stem)
+        name = self.names.new_value(stem)
         constant = ir.tensor(np.asarray(number, dtype.numpy()), name=name)
-        value = ir.Value(name=name, type=tensor(dtype), shape=SCALAR, const_value=constant)
-        graph_edits.register(value, self.graph, as_input=self._lists_stored)
-        return value
+        return self.store(name, constant)
 
     def node(
         self,
         operator: str,
         inputs: Sequence[ir.Value],
-        name: str,
+        stem: str,
         *,
         dtype: ir.DataType = FLOAT,
         shape: ir.Shape | None = SCALAR,
-        attributes: Mapping[str, Any] | None = None,
         behind: ir.Value | None = None,
+        **attributes: int,
     ) -> ir.Value:
         """Add a node and return its output; the node is inserted behind the producer of `behind`."""
-        output = ir.Value(name=self.name(name), type=tensor(dtype), shape=shape)
-        attribute_list = [
-            ir.convenience.convert_attribute(key, value) for key, value in (attributes or {}).items()
-        ]
-        node = ir.Node(
-            "",
-            operator,
-            inputs,
-            attribute_list,
-            outputs=(output,),
-            name=self._names.of_node(f"{output.name}"),
-        )
+        output = ir.Value(name=self.names.new_value(stem), type=tensor(dtype), shape=shape)
+        given = [ir.AttrInt64(name, number) for name, number in attributes.items()]
+        name = self.names.of_node(output.name or "")
+        node = ir.Node("", operator, inputs, given, outputs=(output,), name=name)
         self.nodes.append(node)
         if behind is None:
-            self.graph.append(node)
+            self.root.append(node)
         else:
-            self._placer.behind([node], behind)
+            self.behind(behind, [node])
         return output
 
-    def cast(self, value: ir.Value, was: ir.DataType, to: ir.DataType, behind: ir.Value) -> ir.Value:
+    def cast(self, value: ir.Value, was: ir.DataType, to: ir.DataType) -> ir.Value:
         """Return the value cast to another type, or itself if it has that type."""
         if was == to:
             return value
-        return self.node(
-            "Cast",
-            (value,),
-            f"{value.name}__as_{to.name.lower()}",
-            dtype=to,
-            shape=value.shape,
-            attributes={"to": int(to)},
-            behind=behind,
-        )
+        stem = f"{value.name}__as_{to.name.lower()}"
+        return self.node("Cast", (value,), stem, dtype=to, shape=value.shape, behind=value, to=int(to))
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """The values that a loss scale added: the scaled seed, the product that it is cast from (or itself), and
-    the unscaled gradients in float32 (or float64, where they were float64).
-    """
-
-    seed: ir.Value
-    product: ir.Value
-    gradients: tuple[ir.Value, ...]
-
-
-def multiply_linear(step: Step, scale: ir.Value, reciprocal: ir.Value, build: NodeBuilder) -> Scaled:
-    """Multiply the seed by a scale, and each gradient by its reciprocal, in float32; changes the model."""
-    linearity, types = step.linearity, step.types
-    gradients = tuple(_unscaled(linearity, value, reciprocal, types, build) for value in linearity.frontier)
-    return Scaled(*_scaled_seed(linearity, scale, types, build), gradients)
-
-
-def _scaled_seed(
-    linearity: Linearity, scale: ir.Value, types: Types, build: NodeBuilder
-) -> tuple[ir.Value, ir.Value]:
+def _scale_seed(step: Step, scale: ir.Value, build: NodeBuilder) -> tuple[ir.Value, ir.Value]:
     """Return the scaled seed and the product that it is cast from; redirect the nodes that are linear in the
     seed to it. Other consumers keep the unscaled seed.
     """
-    product, narrow = _product(linearity.seed, scale, "scaled", types, build)
-    redirect([(linearity.seed_uses, narrow)])
+    product, narrow = _product(step.linearity.seed, scale, "scaled", step.types, build)
+    redirect([(step.linearity.seed_uses, narrow)])
     return narrow, product
 
 
-def _unscaled(
-    linearity: Linearity, value: ir.Value, reciprocal: ir.Value, types: Types, build: NodeBuilder
-) -> ir.Value:
-    """Return a gradient times the reciprocal of the scale; redirect its non-linear uses to it."""
-    product, narrow = _product(value, reciprocal, "unscaled", types, build)
-    uses = linearity.frontier[value]
+def _unscale(step: Step, value: ir.Value, reciprocal: ir.Value, build: NodeBuilder) -> ir.Value:
+    """Return a gradient times the reciprocal of the scale, in float32, or float64 where it was; redirect its
+    non-linear uses to it.
+    """
+    product, narrow = _product(value, reciprocal, "unscaled", step.types, build)
+    uses = step.linearity.frontier[value]
     redirect([(uses, narrow)])
-    if any(use.holder is build.graph for use in uses):
+    if any(use.holder is build.root for use in uses):
         value.name, narrow.name = narrow.name, value.name
     return product
 
@@ -153,40 +106,23 @@ def _product(
     value: ir.Value, factor: ir.Value, suffix: str, types: Types, build: NodeBuilder
 ) -> tuple[ir.Value, ir.Value]:
     """Return a value times a factor in float32 (float64 for float64), and the product in its own type."""
-    dtype = _dtype(types, value)
-    wide = DOUBLE if dtype == DOUBLE else FLOAT
-    by = build.cast(factor, FLOAT, wide, factor)
-    wide_value = build.cast(value, dtype, wide, value)
-    behind = by if wide_value.producer() is None else wide_value
-    product = build.node(
-        "Mul", (wide_value, by), f"{value.name}__{suffix}", dtype=wide, shape=value.shape, behind=behind
-    )
-    return product, build.cast(product, wide, dtype, product)
-
-
-def _dtype(types: Types, value: ir.Value) -> ir.DataType:
     kind = types.get(value)
     if not isinstance(kind, ir.TensorType):
         raise SpecError(
             f"the gradient '{value.name}' has no known element type",
             remedy="declare the types of the values of the backward pass",
         )
-    return kind.dtype
-
-
-def refuse_old(model: ir.Model, least: int) -> None:
-    """Raise SpecError for an opset older than `least`, which the nodes of a loss scale need."""
-    version = element_types.default_opset(model.graph.opset_imports)
-    if version < least:
-        raise SpecError(
-            f"a loss scale needs opset {least}, and the model has {version}",
-            remedy=f"convert it to opset {least} or later (onnx.version_converter)",
-        )
+    wide = DOUBLE if kind.dtype == DOUBLE else FLOAT
+    by = build.cast(factor, FLOAT, wide)
+    wide_value = build.cast(value, kind.dtype, wide)
+    behind = by if wide_value.producer() is None else wide_value
+    product = build.node(
+        "Mul", (wide_value, by), f"{value.name}__{suffix}", dtype=wide, shape=value.shape, behind=behind
+    )
+    return product, build.cast(product, wide, kind.dtype)
 
 
 # The overflow check of gradients, and the guards that skip a step with non-finite ones.
-
-DOUBLE = ir.DataType.DOUBLE
 
 TINY = 2.0**-64
 """The factor of gradients before their absolute values are summed: a sum of 2^60 elements of float32's
@@ -199,33 +135,27 @@ def all_finite(gradients: Sequence[ir.Value], build: NodeBuilder) -> ir.Value:
 
     The sum of absolute values is infinite or NaN if an element is (IEEE 754); neither is less than infinity.
     """
-    flags = [_finite(group, dtype, build) for dtype, group in _by_type(gradients) if group]
+    by_type = ([value for value in gradients if value.dtype == dtype] for dtype in (FLOAT, DOUBLE))
+    flags = [_finite(group, build) for group in by_type if group]
     flag = flags[0]
     for other in flags[1:]:
         flag = build.node("And", (flag, other), "grads_finite__both", dtype=BOOL)
     return flag
 
 
-def _by_type(gradients: Iterable[ir.Value]) -> Iterator[tuple[ir.DataType, list[ir.Value]]]:
-    """Yield the gradients in float32, then those in float64."""
-    values = list(gradients)
-    for dtype in (FLOAT, DOUBLE):
-        yield dtype, [value for value in values if value.dtype == dtype]
-
-
-def _finite(gradients: Sequence[ir.Value], dtype: ir.DataType, build: NodeBuilder) -> ir.Value:
+def _finite(gradients: Sequence[ir.Value], build: NodeBuilder) -> ir.Value:
+    """Return the flag of gradients of one type."""
+    dtype = gradients[0].dtype or FLOAT
     tiny = build.scalar("grads_finite__tiny", TINY, dtype)
-    sums = [_absolute_sum(value, tiny, dtype, build) for value in gradients]
+    sums: list[ir.Value] = []
+    for value in gradients:
+        small = build.node("Mul", (value, tiny), f"{value.name}__small", dtype=dtype, shape=value.shape)
+        sums.append(build.node("ReduceL1", (small,), f"{value.name}__l1", dtype=dtype, keepdims=0))
     total = sums[0]
     if len(sums) > 1:
         total = build.node("Sum", sums, "grads_finite__sum", dtype=dtype)
     infinity = build.scalar("grads_finite__infinity", float("inf"), dtype)
     return build.node("Less", (total, infinity), "grads_finite__flag", dtype=BOOL)
-
-
-def _absolute_sum(value: ir.Value, tiny: ir.Value, dtype: ir.DataType, build: NodeBuilder) -> ir.Value:
-    small = build.node("Mul", (value, tiny), f"{value.name}__small", dtype=dtype, shape=value.shape)
-    return build.node("ReduceL1", (small,), f"{value.name}__l1", dtype=dtype, attributes={"keepdims": 0})
 
 
 def guard(step: Step, finite: ir.Value, build: NodeBuilder) -> tuple[Pair, ...]:
@@ -234,7 +164,7 @@ def guard(step: Step, finite: ir.Value, build: NodeBuilder) -> tuple[Pair, ...]:
     Returns the unguarded pairs, whose output is itself an input of the model.
     """
     unguarded: list[Pair] = []
-    outputs = {value.name: value for value in build.graph.outputs}  # a gradient may have taken a name
+    outputs = {value.name: value for value in build.root.outputs}  # a gradient may have taken a name
     for pair in step.spec.state:
         old, new = step.borders.inputs[pair.input], outputs[pair.output]
         if new.is_graph_input():
@@ -248,7 +178,7 @@ def _guard(old: ir.Value, new: ir.Value, finite: ir.Value, build: NodeBuilder) -
     """Replace an output by its guarded value, which takes its name; other consumers are not redirected."""
     dtype = old.dtype or FLOAT
     selection = build.node("Where", (finite, new, old), f"{new.name}__kept", dtype=dtype, shape=old.shape)
-    outputs = build.graph.outputs
+    outputs = build.root.outputs
     for port, value in enumerate(list(outputs)):
         if value is new:
             outputs[port] = selection
@@ -269,11 +199,6 @@ class ScaleState:
     good_steps: ir.Value
 
 
-def inputs(build: NodeBuilder) -> ScaleState:
-    """Append the two scalar inputs of the scale to the model: float32 and int64."""
-    return ScaleState(build.input("loss_scale", ir.DataType.FLOAT), build.input("good_steps", INT64))
-
-
 def update(state: ScaleState, finite: ir.Value, schedule: DynamicLossScale, build: NodeBuilder) -> ScaleState:
     """Return the scale and the number of good steps after a step; `finite` is the flag of its gradients."""
     one, zero = build.scalar("good_steps__one", 1, INT64), build.scalar("good_steps__zero", 0, INT64)
@@ -291,16 +216,16 @@ def update(state: ScaleState, finite: ir.Value, schedule: DynamicLossScale, buil
 
 def _grow(scale: ir.Value, schedule: DynamicLossScale, build: NodeBuilder) -> ir.Value:
     """Return the scale times the multiplier, or the scale where the product overflows."""
-    by = build.scalar("loss_scale__multiplier", schedule.multiplier, ir.DataType.FLOAT)
-    infinity = build.scalar("loss_scale__infinity", float("inf"), ir.DataType.FLOAT)
+    by = build.scalar("loss_scale__multiplier", schedule.multiplier, FLOAT)
+    infinity = build.scalar("loss_scale__infinity", float("inf"), FLOAT)
     larger = build.node("Mul", (scale, by), "loss_scale__larger")
     fits = build.node("Less", (larger, infinity), "loss_scale__holds", dtype=BOOL)
     return build.node("Where", (fits, larger, scale), "loss_scale__grown")
 
 
 def _shrink(scale: ir.Value, schedule: DynamicLossScale, build: NodeBuilder) -> ir.Value:
-    by = build.scalar("loss_scale__divisor", schedule.multiplier, ir.DataType.FLOAT)
-    least = build.scalar("loss_scale__least", 1.0, ir.DataType.FLOAT)
+    by = build.scalar("loss_scale__divisor", schedule.multiplier, FLOAT)
+    least = build.scalar("loss_scale__least", 1.0, FLOAT)
     smaller = build.node("Div", (scale, by), "loss_scale__smaller")
     return build.node("Max", (smaller, least), "loss_scale__shrunk")
 
@@ -353,21 +278,27 @@ def insert_scale(step: Step, loss_scale: LossScale, build: NodeBuilder, *, skips
         raise SpecError(
             "the step has a loss scale already", remedy="insert one into the original, or ask for none"
         )
-    refuse_old(step.model, _DYNAMIC_OPSET if skips else _FIXED_OPSET)
+    least = _DYNAMIC_OPSET if skips else _FIXED_OPSET
+    version = element_types.default_opset(step.model.graph.opset_imports)
+    if version < least:
+        raise SpecError(
+            f"a loss scale needs opset {least}, and the model has {version}",
+            remedy=f"convert it to opset {least} or later (onnx.version_converter)",
+        )
     state: ScaleState | None = None
     if isinstance(loss_scale, FixedLossScale):
         factor = build.scalar("loss_scale", loss_scale.value, FLOAT)
         reciprocal = build.scalar("loss_scale__reciprocal", 1 / loss_scale.value, FLOAT)
     else:
-        state = inputs(build)
+        state = ScaleState(build.input("loss_scale", FLOAT), build.input("good_steps", INT64))
         factor = state.scale
         one = build.scalar("loss_scale__one", 1.0, FLOAT)
         reciprocal = build.node("Div", (one, factor), "loss_scale__reciprocal", behind=factor)
-    scaling = multiply_linear(step, factor, reciprocal, build)
-    names = (scaling.seed.name or "", scaling.product.name or "")
+    gradients = [_unscale(step, value, reciprocal, build) for value in step.linearity.frontier]
+    names = tuple(value.name or "" for value in _scale_seed(step, factor, build))
     if not skips:
         return InsertedScale(ScaleBorders(), (), *names)
-    finite = all_finite(scaling.gradients, build)
+    finite = all_finite(gradients, build)
     unguarded = guard(step, finite, build)
     scale_pair = steps_pair = None
     if state is not None and isinstance(loss_scale, DynamicLossScale):

@@ -7,22 +7,118 @@ are; in floating point no bit changes if the scale is a power of two and nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
-from amp_rewrite.model import constants
+from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.operator_calls import NodeCall
+from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators import scaling
 from amp_rewrite.operators.catalogue import KEEPING_ZERO, LARGEST_ZERO
-from amp_rewrite.training import dataflow
-from amp_rewrite.training.dataflow import Dataflow
+from amp_rewrite.policy import operator_lists
+from amp_rewrite.policy.entries import Kind
 
 FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE))
 """The element types of losses, seeds and gradients."""
+
+
+# The dataflow of a main graph: a node with bodies is one step, with captured values as operands.
+
+
+@dataclass(frozen=True, slots=True)
+class Dataflow:
+    """The nodes of a main graph in topological order, their operands, and the consumers of each value.
+
+    `reads` includes values captured by bodies. `readers` has every use of a value once: the consumer in the
+    main graph, and the use itself, which may be in a body of that node.
+    """
+
+    graph: ir.Graph
+    nodes: Sequence[ir.Node]
+    reads: Mapping[ir.Node, tuple[ir.Value, ...]]
+    readers: Mapping[ir.Value, Sequence[tuple[ir.Node, Use]]]
+
+    def before(self, values: Iterable[ir.Value]) -> set[ir.Node]:
+        """Return all nodes on which these values depend."""
+        return reach(producers(values), lambda node: producers(self.reads[node]))
+
+    def behind(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
+        """Return these nodes and all that depend on them."""
+        return reach(nodes, self.successors)
+
+    def successors(self, node: ir.Node) -> Iterator[ir.Node]:
+        """Yield the consumers of a node's outputs."""
+        for value in node.outputs:
+            yield from (reader for reader, _ in self.readers.get(value, ()))
+
+
+def dataflow_of(graph: ir.Graph) -> Dataflow:
+    """Return the dataflow of a main graph whose nodes are sorted."""
+    nodes = tuple(graph)
+    outer = set(nodes)
+    reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
+    readers: dict[ir.Value, list[tuple[ir.Node, Use]]] = {}
+    for node in nodes:
+        uses = [(value, use) for value, use in _uses(node) if _is_outer(value, outer, graph)]
+        reads[node] = tuple(dict.fromkeys(value for value, _ in uses))
+        for value, use in uses:
+            readers.setdefault(value, []).append((node, use))
+    return Dataflow(graph, nodes, reads, readers)
+
+
+def _is_outer(value: ir.Value, outer: Collection[ir.Node], graph: ir.Graph) -> bool:
+    """Whether a value belongs to the main graph, not to a body."""
+    node = value.producer()
+    return value.graph in (graph, None) if node is None else node in outer
+
+
+def _uses(node: ir.Node) -> Iterator[tuple[ir.Value, Use]]:
+    """Yield all uses of values by a node and in its bodies, values local to the bodies included."""
+    yield from ((value, Use(node, port)) for port, value in enumerate(node.inputs) if value is not None)
+    for body in control_flow.bodies(node):
+        for inner in body:
+            yield from _uses(inner)
+        yield from ((value, Use(body, port)) for port, value in enumerate(body.outputs))
+
+
+def reach(
+    start: Iterable[ir.Node],
+    following: Callable[[ir.Node], Iterable[ir.Node]],
+    passes: Callable[[ir.Node], bool] = lambda _: True,
+) -> set[ir.Node]:
+    """Return the nodes reachable from these along `following`, through nodes that satisfy `passes` only."""
+    closure, todo = set[ir.Node](), list(start)
+    while todo:
+        node = todo.pop()
+        if node not in closure and passes(node):
+            closure.add(node)
+            todo += following(node)
+    return closure
+
+
+def producers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
+    """Yield the nodes that compute these values."""
+    return filter(None, (value.producer() for value in values))
+
+
+def is_product(node: ir.Node) -> bool:
+    """Whether a node is, or has in a body, an operator of the shipped allow list (matrix product,
+    convolution, attention, recurrent network) or the gradient of a convolution.
+    """
+    lists = operator_lists.load("default")
+    for inner in traversal.nodes_inner_first([node]):
+        entry = lists.find(inner.domain, inner.op_type)
+        if (entry is not None and entry.kind is Kind.ALLOW) or inner.op_type == "ConvGrad":
+            return True
+    return False
+
+
+# The values that are linear in a seed, and where they end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +138,7 @@ class Linearity:
     @property
     def products(self) -> int:
         """The number of products of the backward pass that are linear in the seed."""
-        return sum(map(dataflow.is_product, self.nodes))
+        return sum(map(is_product, self.nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +279,7 @@ def _before_products(
 ) -> Collection[ir.Value]:
     """Return the linear values on which linear products, or the producers of `gradients`, depend."""
     makers = {value.producer() for value in gradients}
-    ends = [node for node in linearity.nodes if node in makers or dataflow.is_product(node)]
+    ends = [node for node in linearity.nodes if node in makers or is_product(node)]
     before = flow.before(value for node in ends for value in node.inputs if value is not None)
     return {value for value in linearity.values if value.producer() in before}
 
@@ -200,26 +296,16 @@ def find_loss_region(
     """Return the nodes with no product between them and the loss, or between the seed and them, and the
     producers in the backward pass on which they depend.
     """
-    ahead = _without_products(flow, _producers([loss]), lambda node: _producers(flow.reads[node]))
-    entry_nodes = [use.holder for use in linearity.seed_uses if isinstance(use.holder, ir.Node)]
     linear = set(linearity.nodes)
-    back = _without_products(
-        flow, entry_nodes, lambda node: (reader for reader in flow.successors(node) if reader in linear)
-    )
-    beside = _without_products(
-        flow,
-        [
-            *_producers([linearity.seed]),
-            *(producer for node in back for producer in _producers(flow.reads[node])),
-        ],
-        lambda node: _producers(flow.reads[node]),
-        linear.union(forward),
-    )
-    return ahead | back | beside
 
+    def makers(node: ir.Node) -> Iterator[ir.Node]:
+        return producers(flow.reads[node])
 
-def _producers(values: Iterable[ir.Value]) -> list[ir.Node]:
-    return [node for value in values if (node := value.producer()) is not None]
+    ahead = _without_products(flow, producers([loss]), makers)
+    entries = [use.holder for use in linearity.seed_uses if isinstance(use.holder, ir.Node)]
+    back = _without_products(flow, entries, lambda node: filter(linear.__contains__, flow.successors(node)))
+    sides = itertools.chain(producers([linearity.seed]), *map(makers, back))
+    return ahead | back | _without_products(flow, sides, makers, linear.union(forward))
 
 
 def _without_products(
@@ -231,9 +317,9 @@ def _without_products(
     """Return the nodes reachable without passing a product, or a node of `besides`."""
 
     def passes(node: ir.Node) -> bool:
-        return node not in besides and node in flow.reads and not dataflow.is_product(node)
+        return node not in besides and node in flow.reads and not is_product(node)
 
-    return dataflow.reach(start, following, passes)
+    return reach(start, following, passes)
 
 
 # The parts of a train step beyond the forward pass: backward pass, its side inputs, and optimiser.
@@ -241,13 +327,14 @@ def _without_products(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The nodes of a backward pass (`linear` in the seed), their other producers beyond the forward pass
-    (`beside`), and the nodes behind the gradients (`optimiser`), with those of state without a gradient.
+    """The nodes behind the gradients (`optimiser`), with those of state without a gradient, and the products
+    that reach them though no scale of the seed does (`unscaled`).
+
+    A product whose result only multiplies linear values is a recomputed part of the forward pass.
     """
 
-    linear: Collection[ir.Node]
-    beside: Collection[ir.Node]
     optimiser: Collection[ir.Node]
+    unscaled: tuple[ir.Value, ...]
 
 
 def divide_parts(
@@ -255,32 +342,21 @@ def divide_parts(
 ) -> Parts:
     """Divide a step into its parts; `targets` are its state outputs, or its gradients."""
     linear = set(linearity.nodes)
-    behind = flow.behind(users(flow, linearity)) - linear
-    ancestors = flow.before(targets) - set(forward)
+    behind = flow.behind(users(flow, linearity))
     beside = flow.before(value for node in linear for value in flow.reads[node])
-    beside = {node for node in beside if node not in linear and node not in forward and node not in behind}
-    return Parts(linear, beside, behind | (ancestors - linear - beside))
+    beside -= linear.union(forward, behind)
+    updates = flow.before(targets).difference(forward, linear)
+    optimiser = (behind - linear) | (updates - beside)
+
+    def is_unscaled(product: ir.Node) -> bool:
+        dependents = reach([product], flow.successors, lambda node: node not in linear)
+        return not dependents.isdisjoint(optimiser)
+
+    candidates = [node for node in flow.nodes if node in (beside | optimiser) - behind and is_product(node)]
+    return Parts(optimiser, tuple(node.outputs[0] for node in filter(is_unscaled, candidates)))
 
 
 def users(flow: Dataflow, linearity: Linearity) -> Iterator[ir.Node]:
     """Yield the consumers of gradients at the frontier."""
     for value, uses in linearity.frontier.items():
         yield from (node for node, use in flow.readers.get(value, ()) if use in uses)
-
-
-def unscaled(flow: Dataflow, parts: Parts, linearity: Linearity) -> tuple[ir.Value, ...]:
-    """Return the products of the backward pass that reach the optimiser, but no scale of the seed reaches.
-
-    A product whose result only multiplies linear values is a recomputed part of the forward pass.
-    """
-    behind = flow.behind(users(flow, linearity))
-    candidates = [node for node in flow.nodes if node in parts.beside or node in parts.optimiser]
-    suspects = (node for node in candidates if node not in behind and dataflow.is_product(node))
-    return tuple(node.outputs[0] for node in suspects if _reaches(flow, node, parts, linearity))
-
-
-def _reaches(flow: Dataflow, product: ir.Node, parts: Parts, linearity: Linearity) -> bool:
-    """Return True if the output of a product reaches the optimiser without passing a linear node."""
-    linear = set(linearity.nodes)
-    dependents = dataflow.reach([product], flow.successors, lambda node: node not in linear)
-    return not dependents.isdisjoint(parts.optimiser)

@@ -31,9 +31,8 @@ class ScaledStep:
     `frontier` are the gradients, where the scale is divided out again, in order. `loss_region` and
     `optimiser` are the nodes that stay float32 around the loss and behind the gradients. `unguarded` are
     pairs of state that a skipped step updates nevertheless, and `without_gradient` those that depend on no
-    gradient, such as running statistics. `guessed` names the parts of the spec inferred from the dataflow
-    alone, and `seed` is the scaled seed. `products` counts the products of the backward pass. `parts` maps
-    the outputs of each node beyond the forward pass to the part of that node.
+    gradient, such as running statistics. `seed` is the scaled seed. `products` counts the products of the
+    backward pass. `parts` maps the outputs of each node beyond the forward pass to the part of that node.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -52,7 +51,6 @@ class ScaledStep:
     optimiser: tuple[str, ...]
     unguarded: tuple[Pair, ...]
     without_gradient: tuple[Pair, ...]
-    guessed: tuple[str, ...]
     products: int
     parts: Mapping[str, StepPart]
 
@@ -67,7 +65,6 @@ class ScaledStep:
         """
         return {
             "spec": self.spec.to_json(),
-            "guessed": list(self.guessed),
             "loss_scale": _scale_json(self.loss_scale),
             "scale_state": _borders_json(self.borders),
             "scaled_seed": self.seed,
@@ -107,11 +104,17 @@ def scale(step: Step, loss_scale: LossScale | None, *, skip_nonfinite: bool) -> 
         inserted_scale = insertion.insert_scale(
             step, loss_scale, build, skips=skip_nonfinite or isinstance(loss_scale, DynamicLossScale)
         )
-    evidence = {  # by the current names of values: insertion renames outputs
-        **dict(_float32_evidence(region, step, Reason.LOSS_REGION)),
-        **dict(_float32_evidence(step.parts.optimiser, step, Reason.OPTIMISER)),
-        **dict(_float32_evidence(build.nodes, step, Reason.SCALING)),
+    kept_nodes = {
+        Reason.LOSS_REGION: region,
+        Reason.OPTIMISER: step.parts.optimiser,
+        Reason.SCALING: build.nodes,
     }
+    evidence: dict[str, Evidence] = {}  # by the current names of values: insertion renames outputs
+    for reason, nodes in kept_nodes.items():
+        subject = step.spec.loss if reason is Reason.LOSS_REGION else step.spec.seed
+        why = Evidence(Authority.TRAINING, reason, subject=subject)
+        outputs = (value for node in traversal.nodes_inner_first(nodes) for value in node.outputs)
+        evidence.update((value.name, why) for value in outputs if value.name)
     _record(step, loss_scale, inserted_scale)
     scaled_seeds = (inserted_scale.product, inserted_scale.seed) if loss_scale is not None else ()
     scaled_step = ScaledStep(
@@ -124,7 +127,6 @@ def scale(step: Step, loss_scale: LossScale | None, *, skip_nonfinite: bool) -> 
         optimiser=optimiser_names,
         unguarded=inserted_scale.unguarded,
         without_gradient=without,
-        guessed=step.guessed,
         products=step.linearity.products,
         parts=_parts(step, region, build.nodes, scaled_seeds),
     )
@@ -141,18 +143,6 @@ def _without_gradient(step: Step) -> tuple[Pair, ...]:
         for pair, value in outputs.items()
         if value.producer() not in behind and value not in step.linearity.frontier
     )
-
-
-def _float32_evidence(nodes: Iterable[ir.Node], step: Step, reason: Reason) -> Iterator[tuple[str, Evidence]]:
-    """Yield the outputs of nodes and of their bodies, each with the evidence for float32."""
-    evidence = _evidence(step, reason)
-    for node in traversal.nodes_inner_first(nodes):
-        yield from ((value.name, evidence) for value in node.outputs if value.name)
-
-
-def _evidence(step: Step, reason: Reason) -> Evidence:
-    subject = step.spec.loss if reason is Reason.LOSS_REGION else step.spec.seed
-    return Evidence(Authority.TRAINING, reason, subject=subject)
 
 
 def _names(nodes: Iterable[ir.Node], step: Step) -> tuple[str, ...]:
@@ -220,9 +210,8 @@ def _stands_for(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool
 def lines(step: ScaledStep) -> Iterator[SummaryLine]:
     """Yield the lines on the step, its scale, and its float32 parts."""
     spec = step.spec
-    guessed = f" (by the dataflow: {', '.join(step.guessed)})" if step.guessed else ""
     state = plural(len(spec.state), "tensor")
-    yield SummaryLine("step", f"loss '{spec.loss}', seed '{spec.seed}', {state} of state{guessed}")
+    yield SummaryLine("step", f"loss '{spec.loss}', seed '{spec.seed}', {state} of state")
     against = "" if step.loss_scale is None else "; a proof is against the float32 step with it"
     yield SummaryLine("scale", f"{_scale(step)}{against}")
     around, behind = plural(len(step.loss_region), "node"), plural(len(step.optimiser), "node")

@@ -6,7 +6,7 @@ import enum
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -33,8 +33,8 @@ class TrainSpec:
 
     `loss` is a scalar output. `seed` is the value from which the backward pass starts: every gradient is
     linear in it. `state` are the pairs of inputs and outputs of parameters, slots and counters; pairs of
-    names are accepted. `gradients` are the values of gradients; if empty, analysis finds them. Raises
-    OptionError for arguments of other types.
+    names are accepted. `gradients` are the values of gradients; if empty, analysis finds them. What else is
+    empty is found by metadata and names. Raises OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.training import TrainSpec
@@ -47,7 +47,7 @@ class TrainSpec:
     state: tuple[Pair, ...]
     gradients: tuple[str, ...]
 
-    def __init__(self, loss: str, seed: str, state: Any = (), gradients: Texts = ()) -> None:
+    def __init__(self, loss: str = "", seed: str = "", state: Any = (), gradients: Texts = ()) -> None:
         hold = partial(object.__setattr__, self)
         hold("loss", arguments.instance("TrainSpec.loss", loss, str))
         hold("seed", arguments.instance("TrainSpec.seed", seed, str))
@@ -62,12 +62,10 @@ class TrainSpec:
             >>> TrainSpec("loss", "loss_grad").to_metadata()["amp_rewrite.train.seed"]
             'loss_grad'
         """
-        state = [[pair.input, pair.output] for pair in self.state]
+        plain = self.to_json()
+        lists = {name: json.dumps(plain[field]) for name, field in _LISTS.items()}
         return {
-            f"{PREFIX}loss": self.loss,
-            f"{PREFIX}seed": self.seed,
-            f"{PREFIX}state": json.dumps(state),
-            f"{PREFIX}grads": json.dumps(list(self.gradients)),
+            f"{PREFIX}{name}": text for name, text in {"loss": self.loss, "seed": self.seed, **lists}.items()
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -116,49 +114,30 @@ def _pair(name: str, value: Any) -> Pair:
     return Pair(*names)
 
 
-# A partial spec from arguments or metadata; find_step completes it.
+def complete(spec: TrainSpec, other: TrainSpec) -> TrainSpec:
+    """Return a spec with what is empty in it from another."""
+    own = {each.name: value for each in fields(spec) if (value := getattr(spec, each.name))}
+    return replace(other, **own)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A partial spec of a step; None for fields that are open."""
-
-    loss: str | None = None
-    seed: str | None = None
-    state: tuple[Pair, ...] | None = None
-    gradients: tuple[str, ...] | None = None
-
-    def over(self, other: Asked) -> Asked:
-        """Return this spec with its open fields from another."""
-        fields = ("loss", "seed", "state", "gradients")
-        mine = {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
-        return replace(other, **mine)
+_LISTS = {"state": "state", "grads": "gradients"}
+"""The fields of TrainSpec that metadata have as JSON, by their names there."""
 
 
-def spec_in_metadata(metadata: Mapping[str, str]) -> Asked:
-    """Return the spec in a model's metadata; SpecError for any format but that of `TrainSpec.to_metadata`."""
-    state, gradients = metadata.get(f"{PREFIX}state"), metadata.get(f"{PREFIX}grads")
+def spec_in_metadata(metadata: Mapping[str, str]) -> TrainSpec:
+    """Return the spec in a model's metadata, empty where they lack it; SpecError for any format but that of
+    `TrainSpec.to_metadata`, or a mapping from parameters to gradients.
+    """
+    loss, seed = (metadata.get(f"{PREFIX}{name}", "") for name in ("loss", "seed"))
     try:
-        return Asked(
-            loss=metadata.get(f"{PREFIX}loss"),
-            seed=metadata.get(f"{PREFIX}seed"),
-            state=None if state is None else pairs("state", json.loads(state)),
-            gradients=None if gradients is None else _names(json.loads(gradients)),
-        )
-    except (ValueError, RecursionError, OptionError, AttributeError) as error:
+        state, gradients = (json.loads(metadata.get(f"{PREFIX}{name}", "[]")) for name in _LISTS)
+        return TrainSpec(loss, seed, state, gradients.values() if isinstance(gradients, dict) else gradients)
+    except (ValueError, RecursionError, OptionError) as error:
         raise SpecError(
             f"its metadata {PREFIX}* are damaged ({error})",
             where="the model",
             remedy="name loss, seed and state, or remove these metadata",
         ) from error
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    """Return the names in a list, or in the values of a mapping from parameters."""
-    names: Any = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, (dict, list)) or not all(isinstance(name, str) for name in names):
-        raise ValueError("the gradients are no list of names")
-    return tuple(names)
 
 
 # The two implementations: the unchanged operator lists, or every layer in half.

@@ -29,7 +29,7 @@ from amp_rewrite.training import finding, scaled_step
 from amp_rewrite.training import spec as casting
 from amp_rewrite.training.finding import Step
 from amp_rewrite.training.scaled_step import ScaledStep
-from amp_rewrite.training.spec import AUTO, DYNAMIC, Asked, Implementation, LossScale, TrainSpec, pairs
+from amp_rewrite.training.spec import AUTO, DYNAMIC, Implementation, LossScale, TrainSpec
 
 # Queries of a model: its spec as a train step, and the initial state of its loss scale.
 
@@ -37,18 +37,18 @@ from amp_rewrite.training.spec import AUTO, DYNAMIC, Asked, Implementation, Loss
 def find_spec(
     model: loading.ModelSource,
     *,
-    loss: str | None = None,
-    seed: str | None = None,
-    state: Any = None,
-    gradients: arguments.Texts | None = None,
+    loss: str = "",
+    seed: str = "",
+    state: Any = (),
+    gradients: arguments.Texts = (),
     state_suffix: str | None = None,
 ) -> TrainSpec:
     """Find the spec of a model as a train step; the model is not changed.
 
-    Omitted arguments are taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
-    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` and the suffix), else from the dataflow.
-    Raises SpecError, which names the missing part or lists the candidates, for a model that is no train step
-    or an ambiguous one, ModelError for an invalid model, and OptionError for arguments of other types.
+    What is empty is taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
+    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` and the suffix).
+    Raises SpecError, which names the missing part and lists candidates, for a model that is no train step,
+    ModelError for an invalid model, and OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -57,24 +57,18 @@ def find_spec(
         >>> spec.loss, spec.seed, [str(pair) for pair in spec.state]
         ('loss', 'loss_grad', ['w1 -> w1_new', 'w2 -> w2_new'])
     """
-    request = Asked(
-        None if loss is None else arguments.instance("loss", loss, str),
-        None if seed is None else arguments.instance("seed", seed, str),
-        None if state is None else pairs("state", state),
-        None if gradients is None else arguments.texts("gradients", gradients),
-    )
     suffix = None if state_suffix is None else arguments.instance("state_suffix", state_suffix, str)
-    return complete_spec(model, request, suffix)
+    return complete_spec(model, TrainSpec(loss, seed, state, gradients), suffix)
 
 
-def complete_spec(model: loading.ModelSource, request: Asked, suffix: str | None = None) -> TrainSpec:
+def complete_spec(model: loading.ModelSource, request: TrainSpec, suffix: str | None = None) -> TrainSpec:
     """Complete a partial spec as `find_spec` does."""
     loaded = loading.load(model).model
     with result_checks.blaming(lambda: serialization.checkable(model)):
         return found_in(loaded, request, suffix).spec
 
 
-def found_in(model: ir.Model, request: Asked, suffix: str | None = None) -> Step:
+def found_in(model: ir.Model, request: TrainSpec, suffix: str | None = None) -> Step:
     """Return a loaded model as a train step, with its functions inlined; raises as `find_spec`."""
     inlining.inline(model)
     return finding.find_step(model, request, suffix)
@@ -146,11 +140,10 @@ class InsertResult(Generic[M]):
     broken: tuple[str, ...] = ()
 
 
-def _request(spec: TrainSpec | None) -> Asked:
+def _request(spec: TrainSpec | None) -> TrainSpec:
     if spec is None:
-        return Asked()
-    arguments.instance("spec", spec, TrainSpec, "give what find_spec returned")
-    return Asked(spec.loss, spec.seed, spec.state or None, spec.gradients)
+        return TrainSpec()
+    return arguments.instance("spec", spec, TrainSpec, "give what find_spec returned")
 
 
 def insert_loss_scale(
@@ -258,7 +251,7 @@ class TrainJob:
 
     options: Options
     loss_scale: LossScale | None
-    said: Asked
+    said: TrainSpec
     skips: bool
     scaled_steps: list[ScaledStep]
 
@@ -301,12 +294,11 @@ def job(
 
 
 def _half(to: object) -> Half:
-    names = ", ".join((*halves.BY_NAME, *named_policies.NAMES))
-    if isinstance(to, Half):
-        return to
-    if isinstance(to, str) and to.lower() in halves.BY_NAME:
-        return halves.BY_NAME[to.lower()]
-    raise arguments.refused("to", f"{arguments.describe(to)} is not one of {names}")
+    half = halves.BY_NAME.get(to.lower()) if isinstance(to, str) else to
+    if not isinstance(half, Half):
+        names = ", ".join((*halves.BY_NAME, *named_policies.NAMES))
+        raise arguments.refused("to", f"{arguments.describe(to)} is not one of {names}")
+    return half
 
 
 def _refuse_contradictions(options: Options, scale: LossScale | None, *, skips: bool) -> None:

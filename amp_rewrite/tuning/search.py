@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from amp_rewrite.colouring import pruning
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs import flop_count, model_costs, unpaid_parts
-from amp_rewrite.costs.minimum_cut import UNLIMITED
 from amp_rewrite.costs.model_costs import FEMTO, Prediction, Prices
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -133,7 +132,7 @@ class Choice:
     def at(self, errors: Sequence[float], seconds: float) -> frozenset[int]:
         """Return the best units to keep in float32 at this price of a squared error of 1."""
         prices = (
-            (site.units, int(error * seconds * FEMTO) if math.isfinite(error) else UNLIMITED)
+            (site.units, int(error * seconds * FEMTO) if math.isfinite(error) else unpaid_parts.UNLIMITED)
             for site, error in zip(self._sites, errors, strict=True)
         )
         model = self._prices

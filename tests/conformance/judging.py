@@ -9,8 +9,8 @@ import onnx
 import amp_rewrite
 from amp_rewrite import pipeline
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.policy.evidence import in_words
 from amp_rewrite.policy.options import Level
-from amp_rewrite.policy.reasons import in_words
 from amp_rewrite.running.sessions import Device
 from tests.sessions import Runtime
 
