@@ -81,8 +81,9 @@ class ManyModelsCommand(WritingCommand):
             arguments = self.read(ctx)  # raises what is wrong with the flags once
         jobs = [Job(each.model, folder and folder / each.place, _flags(ctx, paths)) for each in models]
         console = Console(quiet=ctx.params["quiet"])
-        record = Record(ctx.params["json_"] or (folder and folder / many.RECORD), force=ctx.params["force"])
         with arguments["workers"].opened() as executor:
+            place = ctx.params["json_"] or (folder and folder / many.RECORD)
+            record = Record(place, force=ctx.params["force"])
             lines = many.run_all(jobs, record, executor, partial(_print, console))
         _tell(console, lines)
         ctx.exit(max(line["exit_code"] for line in lines))
