@@ -90,6 +90,7 @@ class _SizeInference:
         self._contents: dict[ir.Value, Array] = {}
         self._tried: set[ir.Node] = set()
         self._settled: set[ir.Node] = set()
+        self._relevant = dict(self._nodes)
         self.trip_counts: dict[ir.Graph, int] = {}
         for graph, nodes in self._nodes.items():
             for value in (*graph.inputs, *(value for node in nodes for value in node.outputs)):
@@ -122,7 +123,7 @@ class _SizeInference:
     def infer(self) -> bool:
         """Refine the sizes by what onnx infers; return whether the model declares more."""
         facts = ValueFacts(self._shape, self._contents, self._beyond, self._settled)
-        structure = build_structure(self._model, self._nodes, self._types, facts)
+        structure = build_structure(self._model, self._relevant, self._types, facts)
         data = worker.infer(worker_process.infer_graph, structure.proto.SerializeToString())
         graphs = proto_traversal.graphs(onnx.GraphProto.FromString(data or b""))
         infos = (info for graph in graphs for info in proto_traversal.value_infos(graph))
@@ -133,7 +134,9 @@ class _SizeInference:
             self._refine(value, sizes)
             if self._sizes[value] != sizes and value.const_value is None:
                 self._beyond.add(value)
-        self._settled.update(filter(self._is_settled, itertools.chain.from_iterable(self._nodes.values())))
+        self._settled.update(filter(self._is_settled, itertools.chain.from_iterable(self._relevant.values())))
+        for graph, nodes in self._relevant.items():
+            self._relevant[graph] = [node for node in nodes if self._is_relevant(node, facts)]
         return len(self._beyond) > count
 
     def _shape(self, value: ir.Value) -> ir.Shape | None:
@@ -143,6 +146,10 @@ class _SizeInference:
     def _is_settled(self, node: ir.Node) -> bool:
         is_static = all(_static(self._sizes[value]) is not None for value in node.outputs if value.name)
         return is_static and not control_flow.bodies(node)
+
+    def _is_relevant(self, node: ir.Node, facts: ValueFacts) -> bool:
+        """Return whether a later inference may need a node: it is not settled, or feeds one that is not."""
+        return node not in self._settled or any(map(facts.is_read, node.outputs))
 
     def _refine(self, value: ir.Value, sizes: Sizes | None) -> bool:
         """Take over sizes of a value where they are known; return whether that is news."""
@@ -189,7 +196,7 @@ class _SizeInference:
 
     def _evaluate(self, node: ir.Node, arrays: Sequence[Array | None]) -> Sequence[Array | None]:
         """Return the outputs of a node by onnx's evaluator; None where that fails."""
-        proto = ir.to_proto(node)
+        proto = ir.serde.serialize_node(node)
         inputs = [f"i{at}" if array is not None else "" for at, array in enumerate(arrays)]
         outputs = [f"o{at}" for at in range(len(node.outputs))]
         proto.input[:], proto.output[:] = inputs, outputs
