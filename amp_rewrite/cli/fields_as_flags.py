@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _OTHERS = {
     "verify": "--skip verify",
+    "loss": "--loss",
     "output": "-o",
     "Data.paths": "--data FILE.npz",
     "skip_nonfinite": "--loss-scale skip-nonfinite",
@@ -28,13 +29,13 @@ _OTHERS = {
 @cache
 def flags() -> Mapping[str, str]:
     """Return the flag for each field or argument of the library, from the records of the commands."""
-    from amp_rewrite.cli import decisions, output_files, records, train_flags  # noqa: PLC0415 - the list of commands imports no library
+    from amp_rewrite.cli import decisions, output_files, records  # noqa: PLC0415 - the list of commands imports no library
     from amp_rewrite.policy.options import DECLARED  # noqa: PLC0415 - as above
 
     texts = dict(_OTHERS)
     for record in (
         *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.Comparison),
-        *(decisions.RewriteDecisions, train_flags.StepNames),
+        decisions.RewriteDecisions,
     ):
         for argument, flag in record.flags().items():
             texts.setdefault(argument, flag.name)

@@ -22,8 +22,6 @@ from amp_rewrite.reporting import explanations, page
 from amp_rewrite.reporting.explanations import Explanation
 from amp_rewrite.reporting.page import Evidence, Page
 from amp_rewrite.rewriting.report import Report
-from amp_rewrite.training import scaled_step
-from amp_rewrite.training.scaled_step import ScaledStep
 
 
 class PageMaker:
@@ -42,11 +40,6 @@ class PageMaker:
         """Return the page on the last analysis of a model, with the evidence on its result."""
         assert self._decided, "an analysis is recorded before its page is made"
         return page.of(str(model), report, self._decided, evidence, coverage)
-
-    def of_step(self, model: Path, report: Report, step: ScaledStep, verdict: str, result: Path) -> Page:
-        """Return the page on the last analysis of a train step, with the verdict on it in words."""
-        whole = self.page(model, report, Evidence(unverified=verdict), counts.measure(result, self._dims))
-        return page.with_step(whole, scaled_step.lines(step), step.parts)
 
     def of_plan(self, model: Path, analysis: Analysis) -> Page:
         """Return the page on a dry run, from a temporary result."""

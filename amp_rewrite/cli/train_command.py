@@ -20,6 +20,7 @@ from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.records import Limit, Quiet, Sizes
 from amp_rewrite.cli.train_flags import Scale, StepNames
 from amp_rewrite.console import Console
+from amp_rewrite.coverage import counts
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
@@ -28,6 +29,7 @@ from amp_rewrite.policy.options import CASTING
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import page, summary, terminal
+from amp_rewrite.reporting.page import Evidence
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.running.inputs import feeds
@@ -95,7 +97,9 @@ def train(
         extras = {"training": step.to_json(), "comparison": _comparison_json(compared)}
         writing.write_json({"model": str(model), **report.to_json(), **extras}, files.json_)
     if written is not None and files.html is not None:
-        page.write(pages.of_step(model, report, step, _sentence(compared), Path(written)), files.html)
+        coverage = counts.measure(written, sizes.dims)
+        whole = pages.page(model, report, Evidence(unverified=_sentence(compared)), coverage)
+        page.write(page.with_step(whole, scaled_step.lines(step), step.parts), files.html)
     written = staging.current().commit(written)
     if written is not None:
         terminal.print_summary(console, rewrite_output.before_speed(report), str(written))

@@ -74,9 +74,10 @@ def lengthened(model: ir.Model, dims: Mapping[str, int], factor: int) -> dict[st
 
     Raises as `synthesise` does.
     """
-    lengths = _sizing(model, dims)[1].lengths()
+    inputs, usual, consumers = _sizing(model, dims)
+    lengths = usual.lengths()
     longer = {**dims, **{name: factor * size for name, size in lengths.items()}}
-    inputs, sizing, _ = _sizing(model, longer)
+    sizing = Sizing(inputs, longer, consumers)
     if not lengths or any(math.prod(sizing.shape(one)) > _MOST_ELEMENTS for one in inputs):
         return None
     count = flop_count.count(model, element_types.infer(model), sizing.open_sizes())
