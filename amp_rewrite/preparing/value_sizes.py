@@ -88,7 +88,6 @@ class _SizeInference:
         self._sizes: dict[ir.Value, Sizes | None] = {}
         self._beyond: set[ir.Value] = set()
         self._contents: dict[ir.Value, Array] = {}
-        self._tried: set[ir.Node] = set()
         self._settled: set[ir.Node] = set()
         self._relevant = dict(self._nodes)
         self.trip_counts: dict[ir.Graph, int] = {}
@@ -102,6 +101,8 @@ class _SizeInference:
                 if (tensor := constants.constant(node)) is not None:
                     self._store(node.outputs[0], tensor)
                     self._settled.add(node)
+        every_node = itertools.chain.from_iterable(self._nodes.values())
+        self._waiting = [node for node in every_node if node not in self._settled]
 
     def _store(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         self._sizes[value] = dims = constants.dims(tensor)
@@ -163,15 +164,17 @@ class _SizeInference:
 
     def compute(self) -> bool:
         """Evaluate small nodes whose inputs are known; return whether any was."""
-        count = len(self._contents)
-        for node in itertools.chain.from_iterable(self._nodes.values()):
-            arrays = None if node in self._tried else self._inputs(node)
-            if arrays is not None and self._is_computable(node):
-                self._tried.add(node)
-                for value, array in zip(node.outputs, self._evaluate(node, arrays), strict=True):
-                    kind = self._types.get(value)
-                    if array is not None and kind is not None and _is_small(kind.dtype, array.size):
-                        self._contents[value], self._sizes[value] = array, array.shape
+        count, waiting = len(self._contents), list[ir.Node]()
+        for node in self._waiting:
+            arrays = self._inputs(node)
+            if arrays is None or not self._is_computable(node):
+                waiting.append(node)
+                continue
+            for value, array in zip(node.outputs, self._evaluate(node, arrays), strict=True):
+                kind = self._types.get(value)
+                if array is not None and kind is not None and _is_small(kind.dtype, array.size):
+                    self._contents[value], self._sizes[value] = array, array.shape
+        self._waiting = waiting
         return len(self._contents) > count
 
     def _inputs(self, node: ir.Node) -> list[Array | None] | None:
