@@ -17,8 +17,8 @@ from amp_rewrite.cli.flags import PATH, command
 from amp_rewrite.cli.html_page import PageMaker
 from amp_rewrite.cli.output_files import TrainFiles, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Limit, Quiet, Sizes
-from amp_rewrite.cli.train_flags import Scale, StepNames
+from amp_rewrite.cli.records import Limit, Quiet, SizeFlags
+from amp_rewrite.cli.train_flags import ScaleFlags, StepNames
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import staging
@@ -38,13 +38,13 @@ from amp_rewrite.training.spec import Implementation, TrainSpec
 from amp_rewrite.tuning.comparing import attempted
 
 
-@command(TrainFiles, StepNames, Scale, TrainDecisions, Sizes, Limit, Quiet, kind=WritingCommand)
+@command(TrainFiles, StepNames, ScaleFlags, TrainDecisions, SizeFlags, Limit, Quiet, kind=WritingCommand)
 @click.argument("model", type=PATH)
 def train(
     model: Path,
     files: TrainFiles,
     said: tuple[TrainSpec, str | None],
-    scaling: Scale,
+    scaling: ScaleFlags,
     asked: TrainDecisions,
     data: Data,
     limit: TimeLimit,
@@ -121,7 +121,9 @@ def _print_conclusion(
         label, error = compared.verdict, max(step.error for step in compared.steps)
         clauses.append(f"largest error of the loss {error:.1e} (limit {compared.bounds.loss:g})")
     label = label if report.ok else "FAIL"
-    terminal.print_conclusion(console, label, terminal.Subject(result, clauses, rewrite_output.speed(report)))
+    terminal.print_conclusion(
+        console, label, terminal.NamedOutcome(result, clauses, rewrite_output.speed(report))
+    )
 
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:
