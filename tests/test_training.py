@@ -9,7 +9,7 @@ from onnx import reference
 
 from amp_rewrite import emulate, pipeline, training
 from amp_rewrite.policy.evidence import Reason
-from amp_rewrite.training import DynamicLossScale, FixedLossScale, TrainSpec, steps
+from amp_rewrite.training import DynamicLossScale, FixedLossScale, Pair, TrainSpec, steps
 from tests import train_steps
 from tests.sampling import every
 from tests.train_steps import MOVES, NAMES, NEW, STATE, batches, real, source, start, step, train
@@ -265,13 +265,33 @@ def test_real_steps_in_half(name, implementation):
 
 @pytest.mark.parametrize("name", every(2, NAMES))
 def test_real_steps_are_found(name):
-    """Without metadata it is the same step by its names: loss, seed and state."""
+    """Without metadata, and without any name, it is the same step: loss, state and gradients."""
     model, _ = real(name)
     told = training.find_spec(model)
     bare = train_steps.copied(model)
     del bare.metadata_props[:]
     found = training.find_spec(bare)
     assert (found.loss, found.seed, found.state) == (told.loss, told.seed, told.state)
+    renamed = _renamed(bare)
+    frontier = training.insert_loss_scale(renamed[0], None, 2).step.frontier
+    found = training.find_spec(renamed[0])
+    assert found.loss == renamed[1][told.loss]
+    assert set(found.state) == {Pair(renamed[1][p.input], renamed[1][p.output]) for p in told.state}
+    named = {renamed[1][name] for name in told.gradients}
+    assert len(frontier) == len(named)
+    assert len(named.difference(frontier)) <= 2  # those of embeddings are found before a factor
+
+
+def _renamed(model):
+    """The model with numbers as the names of all values, and the new names by the old ones."""
+    graph, names = model.graph, {}
+    for value in (*graph.input, *graph.initializer, *graph.output):
+        value.name = names.setdefault(value.name, f"v{len(names)}")
+    for node in graph.node:
+        for ports in (node.input, node.output):
+            ports[:] = [name and names.setdefault(name, f"v{len(names)}") for name in ports]
+    del graph.value_info[:]
+    return model, names
 
 
 @pytest.mark.slow

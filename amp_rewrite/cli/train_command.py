@@ -212,7 +212,8 @@ def train(
     """Rewrite a train step, MODEL, to half with a loss scale.
 
     A train step is a plain graph that takes weights and a batch, and returns the loss and the new weights.
-    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name.
+    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name,
+    else by dataflow. Anything ambiguous is an error that lists the candidates.
 
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.

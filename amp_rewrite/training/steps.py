@@ -46,9 +46,9 @@ def find_spec(
     """Find the spec of a model as a train step; the model is not changed.
 
     What is empty is taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
-    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` and the suffix).
-    Raises SpecError, which names the missing part and lists candidates, for a model that is no train step,
-    ModelError for an invalid model, and OptionError for arguments of other types.
+    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` and the suffix), else from the dataflow.
+    Raises SpecError, which names the missing part or lists the candidates, for a model that is no train step
+    or an ambiguous one, ModelError for an invalid model, and OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
