@@ -153,13 +153,17 @@ def test_what_is_no_state(state):
 
 
 def test_what_a_step_has_stays():
-    """Its loss scale, where no other is asked for; its loss by name, even if no shape is declared.
+    """Its loss scale, where no other is asked for; that it has no state but that scale; its loss by name, even
+    if no shape is declared.
 
     An opset of 8 takes a fixed scale.
     """
     half = rewrite_train_step(insert_loss_scale(step()).model, loss_scale=None)
     assert training.initial_state(half.model) == {"loss_scale": 2**15, "good_steps": 0}
     assert insert_loss_scale(_at_opset_8(), None, 8).step.frontier == ("dw2", "dw1")
+    kept = source("g1 = Identity (dw1)  g2 = Identity (dw2)", new="float[4, 16] g1, float[16, 3] g2")
+    scaled = insert_loss_scale(step(kept), TrainSpec(gradients=("dw1", "dw2")))
+    assert find_spec(scaled.model) == scaled.step.spec
     model = step()
     model.graph.output[0].type.tensor_type.ClearField("shape")
     assert find_spec(model).loss == "loss"

@@ -55,11 +55,12 @@ def find_step(model: ir.Model, request: TrainSpec, suffix: str | None = None) ->
     flow, types = linearity.dataflow_of(model.graph), element_types.infer(model)
     borders = states.borders(model.graph, types)
     request = spec.complete(request, spec.spec_in_metadata(model.metadata_props))
-    named_state = _named_state(borders, request, suffix)
+    is_stateless = suffix is None and not request.state and f"{spec.PREFIX}state" in model.metadata_props
+    named_state = () if is_stateless else _named_state(borders, request, suffix)
     named_loss = _named_loss(borders, request.loss)
     loss = named_loss or _only_loss(borders, flow, named_state)
     forward = flow.before([borders.outputs[loss]])
-    state = named_state or tuple(_nearest_state(borders, forward))
+    state = () if is_stateless else named_state or tuple(_nearest_state(borders, forward))
     gradients = _gradients(flow, request.gradients)
     targets = [borders.outputs[pair.output] for pair in state] or list(gradients)
     if not targets:
