@@ -224,9 +224,16 @@ def train(
         comparing.refuse_huge(model)
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
-        spec = steps.complete_spec(model, *said)
-        options = replace(asked.options, dims=sizes)
-        job = steps.job(to, loss_scale, implementation, spec, options, skip_nonfinite=scaling.skip_nonfinite)
+        request, suffix = said
+        job = steps.job(
+            to,
+            loss_scale,
+            implementation,
+            request,
+            replace(asked.options, dims=sizes),
+            skip_nonfinite=scaling.skip_nonfinite,
+            suffix=suffix,
+        )
         if dry_run:
             analysis = pipeline.analyze(
                 model, job.options, observed=asked.seen, transform=job.first, progress=progress
@@ -261,7 +268,7 @@ def train(
     terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    terminal.print_device_check(console, policy, options.device)
+    terminal.print_device_check(console, policy, asked.options.device)
     if dry_run:
         terminal.print_lines(console, scaled_step.details(step))
     if written is not None:
