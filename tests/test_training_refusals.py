@@ -41,6 +41,9 @@ TWO_SEEDS = source(
   a1 = Mul (lr, both)  w1_new = Sub (w1, a1)  a2 = Mul (lr, dw2)  w2_new = Sub (w2, a2)""",
     stored="float loss_grad = {1.0}, float second = {0.5}",
 )
+RIVALS = source(
+    "a1 = Mul (lr, dw1)  q = Sub (w1, a1)  z = Add (w1, a1)", new="float[4, 16] q, float[4, 16] z"
+)
 NO_GRADIENT = """<ir_version: 8, opset_import: ["" : 18]>
   step (float[8, 4] x, float[4, 3] w) => (float loss, float[4, 3] w_new) {
     p = MatMul (x, w)  loss = ReduceMean <keepdims = 0> (p)  w_new = Identity (w) }"""
@@ -71,6 +74,8 @@ STEPS = [
     (NO_STATE, {}, "no output is the new value of an input"),
     (NO_LOSS, {}, "no output is a floating-point scalar that a product leads to"),
     (TWINS, {}, "the output 'q' may be the new state of several inputs: 'w1', 'v1'"),
+    (RIVALS, {}, "the input 'w1' may be the old state of several outputs: 'q', 'z'"),
+    (TWO_SEEDS.replace("loss_grad", "first"), {}, "no value is the seed of the whole backward pass"),
     (source(), {"loss": "nothing"}, "the loss 'nothing' is not an output"),
     (source(), {"seed": "nothing"}, "the seed 'nothing' is not a value of the model"),
     (source(), {"seed": "pos"}, "the seed 'pos' is no floating-point tensor"),
@@ -153,8 +158,8 @@ def test_what_is_no_state(state):
 
 
 def test_what_a_step_has_stays():
-    """Its loss scale, where no other is asked for; that it has no state but that scale; its loss by name, even
-    if no shape is declared.
+    """Its loss scale, where no other is asked for; that it has no other state; its loss by name, even if no
+    shape is declared.
 
     An opset of 8 takes a fixed scale.
     """
@@ -164,6 +169,7 @@ def test_what_a_step_has_stays():
     kept = source("g1 = Identity (dw1)  g2 = Identity (dw2)", new="float[4, 16] g1, float[16, 3] g2")
     scaled = insert_loss_scale(step(kept), TrainSpec(gradients=("dw1", "dw2")))
     assert find_spec(scaled.model) == scaled.step.spec
+    assert scaled.step.guessed == ()
     model = step()
     model.graph.output[0].type.tensor_type.ClearField("shape")
     assert find_spec(model).loss == "loss"
