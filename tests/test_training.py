@@ -319,6 +319,13 @@ def test_the_dataflow_says_what_no_name_does(written, loss, seed, state, guessed
     assert found.guessed == guessed
 
 
+def test_named_gradients_are_linear_in_the_seed():
+    """One that no product leads to as well: `scale` is not in it."""
+    written = source(f"{MOVES} db = ReduceSum <keepdims = 0> (d)", seeded="dp = Mul (dm, one)", stored=QUIET)
+    assert training.find_spec(step(written)).seed == "scale"
+    assert training.find_spec(step(written), gradients=["dw1", "dw2", "db"]).seed == "d"
+
+
 def _renamed(model):
     """The model with numbers as the names of all values, and the new names by the old ones."""
     graph, names = model.graph, {}
