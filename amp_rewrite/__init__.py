@@ -14,9 +14,8 @@ comparison, and `load_plan` reads a saved plan. Errors that a caller can fix are
 The names of this package are imported on first access (PEP 562), so that the command starts quickly.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from amp_rewrite.process import startup
 
 if TYPE_CHECKING:
     from amp_rewrite.certificate.certificate import Certificate
@@ -113,6 +112,7 @@ _PLACES = {
     "verify": "running.verification:verify",
     "__version__": "version:installed",  # called on access
     # modules, available after importing the package alone
+    "compat": "compat:",
     "errors": "errors:",
     "half": "half:",
     "options": "options:",
@@ -133,7 +133,7 @@ if not TYPE_CHECKING:  # a type checker would accept any name
 def _imported(place: str) -> Any:
     room, _, name = place.partition(":")
     try:
-        module = startup.import_module(room)
+        module = importlib.import_module(room)
         return getattr(module, name) if name else module
     except AttributeError as error:  # Python's message would only name the missing attribute
         raise ImportError(f"{place} cannot be imported: {error}") from error

@@ -10,7 +10,7 @@ from amp_rewrite.process import interruptible, startup
 
 def main() -> None:
     """Run the command of `sys.argv`, and end the process with its exit code."""
-    startup.tolerate_lost_streams()
+    startup.reopen_closed_streams()
     command = startup.load("amp_rewrite.cli").main
     try:
         command()

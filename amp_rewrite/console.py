@@ -17,6 +17,7 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from amp_rewrite.process.startup import drop
 from amp_rewrite.text import brief, names_cut, shortened, visible
 
 
@@ -47,7 +48,7 @@ class Console:
     ) -> None:
         self.quiet = quiet
         # No markup: a name may contain brackets or :smile:.
-        self._rich = rich.console.Console(
+        self._rich = _RichConsole(
             quiet=quiet,
             stderr=stderr,
             file=file,
@@ -116,10 +117,19 @@ class Console:
         return Measurement.get(self._rich, unbounded, table).maximum
 
 
+class _RichConsole(rich.console.Console):
+    def on_broken_pipe(self) -> None:
+        """Print nothing more where nobody reads; the command goes on."""
+        drop(self.file)
+
+
 def write_escaped(text: str) -> None:
-    """Write a text that is escaped, such as JSON, to standard output as it is."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Write a text that is escaped, such as JSON, to standard output as it is, if somebody reads it."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop(sys.stdout)
 
 
 SHORTEST = 12

@@ -36,12 +36,11 @@ from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Result
-from amp_rewrite.running import emulation, run_arguments, tolerances
+from amp_rewrite.running import emulation, sessions, tolerances
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, of_source
 from amp_rewrite.running.observation import observe
-from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.sessions import Device, Feeds
+from amp_rewrite.running.sessions import LARGE, Device, Feeds, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
@@ -49,7 +48,7 @@ from amp_rewrite.tuning import repair
 from amp_rewrite.tuning import trials as other_flags
 from amp_rewrite.tuning.comparing import Judging, attempted, naming_sizes
 from amp_rewrite.tuning.repair import Outcome, Settings, Verification
-from amp_rewrite.tuning.search import Prefer, Step, Watch
+from amp_rewrite.tuning.search import Prefer, SearchStep, Watch
 from amp_rewrite.tuning.tune import Tuned, tune
 
 T = TypeVar("T")
@@ -65,7 +64,7 @@ class Tuning:
 
     budget: float | None = None
     prefer: Prefer = Prefer.TIME
-    largest: float = repair.LARGE
+    largest: float = LARGE
     executor: Executor | None = None
     is_requested: bool = False
 
@@ -73,7 +72,7 @@ class Tuning:
 def _watching(progress: Progress | None) -> Watch:
     """Return a callback that shows the steps of a search."""
 
-    def watch(step: Step) -> None:
+    def watch(step: SearchStep) -> None:
         rounded = f"{step.rounded:,} of {step.sites:,} values rounded"
         tell(progress, f"tune: {plural(step.runs, 'run')}, error {step.error:.1e}, {rounded}")
 
@@ -98,6 +97,7 @@ class Conversion:
     limit: TimeLimit = field(default_factory=lambda: TimeLimit(None))
     output: Path | None = None
     in_place: bool = False
+    force: bool = False
     replay: SavedPlan | None = None
     seen: Observed | None = None
     is_compared: bool = True
@@ -243,13 +243,12 @@ class Conversion:
             raise OutputError(error.problem, where=error.where, remedy=remedy) from error
 
     def _write(self, settings: Settings) -> Result[Any]:
-        is_file = isinstance(self._source, Path)
         result = pipeline.rewrite(
             self._source,
             _beside_a_plan(self.options) if settings.plan else settings.options,
             output=self.output,
             in_place=self.in_place,
-            force=is_file,  # refused before
+            force=self.force,
             replay=settings.plan or self.replay,
             observed=settings.seen,
             imprecise_outputs=settings.faint,
@@ -279,7 +278,7 @@ class Conversion:
         return error if isinstance(error, ModelError) else None
 
     def _open(self) -> None:
-        device = run_arguments.device(self.judging.device)
+        device = sessions.check_device(self.judging.device)
         with emulation.reference(self.model, device, self.judging.libraries):
             pass
 
@@ -392,14 +391,14 @@ def convert(
         Tolerances() if bounds is None else bounds,
         tolerances.several(metrics),
         device,
-        run_arguments.libraries(custom_ops),
+        sessions.check_libraries(custom_ops),
     )
     arguments.instance("bounds", judging.bounds, Tolerances, "write Tolerances(error=0.02)")
     if device is not None:
-        run_arguments.device(device)  # before any work
+        sessions.check_device(device)  # before any work
     target = output_paths.choose(model, output, options, in_place=in_place, force=force)
     is_path = arguments.is_path(model)
-    runnable = run_arguments.model("model", model)
+    runnable = sessions.check_model("model", model)
     inputs = as_data(data)
     conversion = Conversion(
         model=Path(runnable) if isinstance(runnable, str | Path) else runnable,
@@ -409,6 +408,7 @@ def convert(
         limit=TimeLimit(timeout),
         output=None if output is None else arguments.path("output", output),
         in_place=in_place,
+        force=force,
         replay=plan,
         seen=observed,
         is_compared=verify,
@@ -436,4 +436,4 @@ def as_data(data: Data | Samples | PathLike | Iterable[PathLike] | None) -> Data
         given = tuple(cast("Iterable[Any]", given))
         if given and all(map(arguments.is_path, given)):
             return Data(given)
-    return Data(arrays=tuple(run_arguments.samples(cast("Samples", given))))
+    return Data(arrays=tuple(sessions.check_samples(cast("Samples", given))))

@@ -75,7 +75,7 @@ def measure(model: Model) -> dict[str, Any]:
 
 
 _LONGEST = 64
-_FLAGS = ("--provider", "cpu", "--per-node", "--require=verify")
+_FLAGS = ("--provider", "cpu", "--show=nodes", "--require=verify")
 
 
 def _worst(found: Iterable[float | str | None]) -> float:

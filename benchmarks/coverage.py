@@ -21,13 +21,13 @@ from pathlib import Path
 from model_folder import Model, models
 
 from amp_rewrite import Options, analyze, rewrite
-from amp_rewrite.cli.explanation_sources import of_analysis
 from amp_rewrite.coverage.counts import Coverage, Precision, measure
 from amp_rewrite.coverage.coverage_rules import percent
 from amp_rewrite.coverage.faces import flops
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import of_cause
+from amp_rewrite.reporting.explanations import of_analysis
 from amp_rewrite.text import plural, visible
 
 PACKAGES = ("onnx", "onnx-ir", "onnxruntime")

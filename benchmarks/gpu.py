@@ -32,7 +32,7 @@ from peers import Converted
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.placement import profile
 from amp_rewrite.placement.profile import Profile
-from amp_rewrite.running import latency, metrics, run_arguments, sessions
+from amp_rewrite.running import latency, metrics, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.latency import Round, TimedModel
 from amp_rewrite.running.sessions import Device
@@ -275,7 +275,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> None:
     """Measures, prints the table, and writes JSON if requested."""
     asked = arguments(given)
-    device = run_arguments.device(asked.provider)
+    device = sessions.check_device(asked.provider)
     small = asked.small or device is Device.CPU
     if device is Device.CPU:
         print("no CUDA: small networks on the CPU, which says nothing about speed on a GPU")

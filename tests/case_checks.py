@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from amp_rewrite import Analysis, Options, Result, emulate, rewrite
-from amp_rewrite.cli.decision_flags import options_of
+from amp_rewrite.cli.decisions import options_of
 from amp_rewrite.errors import AmpRewriteError
 from tests import certificate_pairs
 from tests.case_files import SEPARATOR, Case

@@ -6,9 +6,6 @@ from click.testing import CliRunner
 
 from amp_rewrite.cli import main
 
-FORK_BESIDE_THREADS = "ignore:This process:DeprecationWarning"
-"""For `python -W`: Python 3.12 and newer warn of a fork beside threads, which some tests are about."""
-
 
 def run(*arguments):
     """The result of a command."""

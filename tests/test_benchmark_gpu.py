@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import pipeline
-from amp_rewrite.running import latency, run_arguments, sessions, verification
+from amp_rewrite.running import latency, sessions, verification
 from amp_rewrite.running.sessions import Device
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -152,22 +152,9 @@ def test_the_script_runs_without_a_gpu(modules, tmp_path, capsys):
 def test_the_path_for_cuda_runs(modules, monkeypatch, tmp_path):
     """With the CPU in CUDA's place, all columns are filled: TF32, emulation, nodes on the CPU."""
     bind = latency.bind
-
-    class OnTheCpu:
-        """A session whose outputs are bound on the CPU."""
-
-        def __init__(self, session):
-            self._binding, self.get_outputs = session.io_binding(), session.get_outputs
-
-        def io_binding(self):
-            """The binding, without CUDA in it."""
-            plain, binding = self._binding.bind_output, self._binding
-            binding.bind_output = lambda name, _: plain(name, "cpu")
-            return binding
-
-    monkeypatch.setattr(run_arguments, "device", lambda _: Device.CUDA)
+    monkeypatch.setattr(sessions, "check_device", lambda _: Device.CUDA)
     monkeypatch.setattr(sessions, "providers", lambda *_, **__: ["CPUExecutionProvider"])
-    monkeypatch.setattr(latency, "bind", lambda session, values: bind(OnTheCpu(session), values))
+    monkeypatch.setattr(latency, "bind", lambda session, arrays, _: bind(session, arrays, Device.CPU))
     rows = {model: row for (_, model), row in rows_of(modules, tmp_path / "g", "--network", "unet").items()}
     ours = rows["amp-rewrite"]
     assert rows["float32, TF32"]["error"] == 0

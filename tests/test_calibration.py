@@ -13,7 +13,7 @@ from amp_rewrite import Observed
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.policy.evidence import Authority
-from amp_rewrite.running import light_model, observation
+from amp_rewrite.running import instrumented_model, observation
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -152,7 +152,7 @@ def test_large_weights_are_put_into_a_file(monkeypatch):
     cases = ((model(CHAIN), feeds()), (model(BODIES), sample))
     seen = [amp_rewrite.observe(proto, given, device="cpu") for proto, given in cases]
     made, make = [], tempfile.TemporaryDirectory
-    monkeypatch.setattr(light_model, "LARGE", 0)
+    monkeypatch.setattr(instrumented_model, "LARGE", 0)
     monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: made.append(make()) or made[-1])
     assert [amp_rewrite.observe(proto, given, device="cpu") for proto, given in cases] == seen
     assert len(made) == 2

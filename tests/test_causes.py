@@ -6,7 +6,7 @@ import pytest
 from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.cli.decision_flags import options_of
+from amp_rewrite.cli.decisions import options_of
 from amp_rewrite.costs import flop_count
 from amp_rewrite.explaining import suggestions
 from amp_rewrite.explaining.frozen_analysis import Analysis

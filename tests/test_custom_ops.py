@@ -76,14 +76,14 @@ def test_values_are_observed(model):
 
 
 COMMANDS = {
-    "rewrite": "rewrite m.onnx -o half.onnx --data in.npz --require verify --per-node",
+    "rewrite": "rewrite m.onnx -o half.onnx --data in.npz --require verify --show nodes",
     "calibrate": "m.onnx -o half.onnx --data in.npz --require verify --calibrate in.npz",
     "page": "m.onnx -o half.onnx --data in.npz --require verify --html r.html",
     "tuned": "m.onnx -o half.onnx --data in.npz --require verify --tolerance error=1e-7",
     "tune": "tune m.onnx -o half.onnx --data in.npz --tolerance error=1e-3",
-    "verify": "verify m.onnx m.onnx --data in.npz --per-node --json v.json",
+    "verify": "verify m.onnx m.onnx --data in.npz --show nodes --json v.json",
     "placement": "placement m.onnx --provider cpu --run --data in.npz",
-    "bench": "bench m.onnx m.onnx --data in.npz --seconds 0 --json b.json",
+    "bench": "bench m.onnx m.onnx --data in.npz --budget 0 --json b.json",
 }
 
 

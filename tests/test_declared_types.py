@@ -67,7 +67,7 @@ def test_lists_declare_types(tmp_path):
         path.write_text(f"extends: default\n{entry}types:\n  own:Op: float16\n  other:Op: half\n")
         source, plan = tmp_path / "m.onnx", tmp_path / "p.json"
         onnx.save(text.unchecked(BODY), source)
-        for flags in (("--list", path, "--save-plan", plan), ("--plan", plan)):
+        for flags in (("--list", path, f"--save=plan={plan}"), ("--plan", plan)):
             assert run(source, "--skip=verify", *flags).exit_code == 0
             result = onnx.load(tmp_path / "m_fp16.onnx")
             assert ports(result) == expected
@@ -101,7 +101,7 @@ def test_the_commands_take_declarations(tmp_path):
     """Plugins of a detector: Casts at the borders alone; plans have them, `certify` and `explain` too."""
     model, half, plan = case("04_custom_plugins"), tmp_path / "h.onnx", tmp_path / "p.json"
     asked = ("--skip=verify,metadata", "-o", half)
-    for flags in ((*CASE, "--save-plan", plan), ("--plan", plan, "--force")):
+    for flags in ((*CASE, f"--save=plan={plan}"), ("--plan", plan, "--force")):
         assert run(model, *asked, *flags).exit_code == 0
         nodes = [node.op_type for node in onnx.load(half).graph.node]
         assert (nodes.count("Cast"), nodes[0], nodes[-1]) == (3, "Cast", "Cast")

@@ -87,7 +87,7 @@ def test_the_command_says_so(once, tmp_path):
     assert told.exit_code == 0
     assert "for what an earlier rewrite of this model saw in runs" in told.output
     assert f"amp-rewrite explain {path}" in told.output
-    assert "--save-plan" not in told.output
+    assert "--save plan" not in told.output
     CliRunner().invoke(
         main, [str(path), "--skip=verify", "--dry-run", "--json", str(tmp_path / "report.json")]
     )

@@ -123,7 +123,7 @@ def test_the_command_ranks_by_effect(tmp_path):
     source, sample = offset()
     onnx.save(source, tmp_path / "m.onnx")
     np.savez(tmp_path / "in.npz", **sample)
-    flags = ("--level", "unsafe-force-all", "--data", tmp_path / "in.npz", "--per-node", "--require=verify")
+    flags = ("--level", "unsafe-force-all", "--data", tmp_path / "in.npz", "--show=nodes", "--require=verify")
     files = ("--json", tmp_path / "r.json", "--html", tmp_path / "p.html")
     done = run(tmp_path / "m.onnx", "-o", tmp_path / "h.onnx", *flags, *files)
     assert "to the outputs; its own error" in done.output
@@ -136,7 +136,7 @@ def test_the_command_ranks_by_effect(tmp_path):
 
 def test_a_large_model_is_left_alone(monkeypatch):
     """A session would take a copy of it."""
-    monkeypatch.setattr(sensitivity, "LARGEST", 1)
+    monkeypatch.setattr(sensitivity, "LARGE", 1)
     source, sample = offset()
     half = amp_rewrite.rewrite(source).model
     assert sensitivity.by_node(source, half, sample) is None

@@ -132,7 +132,7 @@ def tame(result):
         ("explain", evil("r")),
         ("explain", evil("nobody")),
         ("explain", evil("h")),
-        ("coverage", "--report=github", "--rules=min-flops=1", f"--rules=forbid-half={evil('Odd')}"),
+        ("coverage", "--show=github", "--rules=min-flops=1", f"--rules=forbid-half={evil('Odd')}"),
         ("coverage", "--rules", f"require={evil('Odd')}=2"),
         ("--keep-full", evil("(")),
         ("--allow", evil("Odd")),
@@ -144,7 +144,7 @@ def tame(result):
         ("--dim", evil("n")),
         ("--tolerance", evil("relative_l2")),
         ("coverage", "--rules", f"max-casts={evil('1')}"),
-        ("bench", "--seconds", evil("1")),
+        ("bench", "--budget", evil("1")),
         ("bench", "--data", PATH),
         ("verify", PATH),
         (PATH,),
@@ -164,11 +164,11 @@ def test_every_command_that_runs_models_prints_text_alone(tmp_path):
     model, plan, report = tmp_path / "runs.onnx", tmp_path / "plan.json", tmp_path / "report.json"
     model.write_bytes(hostile(is_run=True).SerializeToString())
     other = tmp_path / "\x1b[31mother\n::error::.onnx"
-    tame(run(model, "-o", other, "--per-node", "--save-plan", plan, "--json", report))
+    tame(run(model, "-o", other, "--show=nodes", f"--save=plan={plan}", "--json", report))
     assert json.loads(report.read_text())["verification"]["outputs"][0]["name"] == evil("y")
     tame(run("explain", plan, "--show=all"))
-    tame(run("bench", model, "--seconds", "0"))
-    forced, judged = tmp_path / "forced.onnx", ("--tolerance", "relative_l2=1e-9", "--per-node")
+    tame(run("bench", model, "--budget", "0"))
+    forced, judged = tmp_path / "forced.onnx", ("--tolerance", "relative_l2=1e-9", "--show=nodes")
     assert "FAIL" in tame(run(model, "-o", forced, "--level", "unsafe-force-all", *judged))
     tame(run("verify", model, forced, *judged))
     tame(run("explain", forced, evil("h")))
@@ -196,7 +196,7 @@ def test_the_files_for_a_ci_hold_text_alone(model):
 def test_a_lone_surrogate_is_refused(model):
     """A plan is JSON, in which a name can be what no encoding has."""
     plan = model.with_name("plan.json")
-    tame(run("--dry-run", model, "--save-plan", plan))
+    tame(run("--dry-run", model, f"--save=plan={plan}"))
     content = json.loads(plan.read_text())
     for row in content["decisions"]:
         row["node"] = "\udfff\ud800"

@@ -46,7 +46,7 @@ def test_who_is_blamed(tmp_path, monkeypatch, operator, said):
 
     path = tmp_path / "model.onnx"
     onnx.save(text.unchecked(MODEL.replace("= MatMul (x", f"= {operator} (x")), path)
-    monkeypatch.setattr("amp_rewrite.cli.explanation_sources.advise", fails)
+    monkeypatch.setattr("amp_rewrite.reporting.explanations.advise", fails)
     result = run("explain", path, "--show=advice")
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

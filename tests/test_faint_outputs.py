@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import amp_rewrite
-from amp_rewrite.cli.decision_flags import options_of
+from amp_rewrite.cli.decisions import options_of
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.policy.options import Options, Pins

@@ -15,7 +15,8 @@ from tests.sessions import Runtime
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.cli.input_flags import input_flags
+from amp_rewrite.cli.flags import command
+from amp_rewrite.cli.records import Inputs
 from amp_rewrite.running.inputs.feeds import Data, feeds
 
 RUNTIME = Runtime()
@@ -104,8 +105,7 @@ def test_weights_that_are_listed_as_inputs(saved, version):
 # --- flags
 
 
-@click.command()
-@input_flags
+@command(Inputs)
 def show(data):
     """A command that prints the parsed flags."""
     click.echo(repr((data.paths, dict(data.dims), data.seed, data.samples)))

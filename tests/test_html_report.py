@@ -9,11 +9,10 @@ import onnx_ir as ir
 import pytest
 
 from amp_rewrite import demo
-from amp_rewrite.cli import explanation_sources
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import graph_data, page, verdict_text
+from amp_rewrite.reporting import explanations, graph_data, page, verdict_text
 from amp_rewrite.reporting.page import Evidence
 from tests.text import RUNS, model
 from tests.transcript_commands import page_data
@@ -26,7 +25,7 @@ HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 def made(proto, evidence=NOTHING):
     """The page of a model."""
     analysis = analyze(proto)
-    found = explanation_sources.of_analysis(analysis)
+    found = explanations.of_analysis(analysis)
     decided = page.decided(
         analysis.loaded.model, analysis.plan.half, found.decisions, found.causes, found.counted, analysis, ""
     )

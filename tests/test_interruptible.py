@@ -187,19 +187,6 @@ def test_a_run_that_is_told_to_stop_is_no_bad_input(endless):
     assert not interruptible.is_left_behind()
 
 
-def test_a_thread_does_one_call_after_another():
-    """Not a new one for each; a call that raises leaves it as it was, and calls at once have one each."""
-
-    def ask():
-        return interruptible.call(threading.get_ident, bool)
-
-    first = ask()
-    with pytest.raises(ZeroDivisionError):
-        interruptible.call(lambda: 1 / 0, bool)
-    assert (first, first) == (ask(), ask())
-    assert len(set(interruptible.call(lambda: (threading.get_ident(), ask()), bool))) == 2
-
-
 def test_a_call_that_does_not_stop_keeps_its_thread(monkeypatch):
     """Who waited goes on, with another thread; the process knows while it has to end without the work."""
     monkeypatch.setattr(interruptible, "GRACE", 0.0)
@@ -211,12 +198,3 @@ def test_a_call_that_does_not_stop_keeps_its_thread(monkeypatch):
     end.set()
     while interruptible.is_left_behind():
         pass
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
-def test_threads_are_not_those_of_the_parent():
-    """After a fork a call has a thread of the process that makes it: one of the parent would not answer."""
-    interruptible.call(int, bool)
-    code = "import os; from amp_rewrite.process import interruptible as i; i.call(int, bool)"
-    code += "; child = os.fork(); i.call(int, bool); child and os._exit(os.waitpid(child, 0)[1])"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60, cwd=ROOT)

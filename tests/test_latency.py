@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 from amp_rewrite.errors import FeedError, OptionError
-from amp_rewrite.running import latency, run_arguments, sessions
+from amp_rewrite.running import latency, sessions
 from amp_rewrite.running.latency import MOST, WARMUP, TimedModel, interleave, speedup
 from amp_rewrite.running.sessions import Device
 
@@ -118,12 +118,12 @@ def test_cuda_that_does_not_work_is_refused(monkeypatch):
     """On a machine without it that is an error, not a run on the CPU; where it works it is used."""
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CPU)
     with pytest.raises(OptionError, match="CUDA does not work here"):
-        run_arguments.device("cuda")
-    assert run_arguments.device("cpu") is Device.CPU
-    assert run_arguments.device(None) is Device.CPU
+        sessions.check_device("cuda")
+    assert sessions.check_device("cpu") is Device.CPU
+    assert sessions.check_device(None) is Device.CPU
     monkeypatch.setattr(sessions, "best_device", lambda: Device.CUDA)
-    assert run_arguments.device(None) is Device.CUDA
-    assert run_arguments.device("cpu") is Device.CPU
+    assert sessions.check_device(None) is Device.CUDA
+    assert sessions.check_device("cpu") is Device.CPU
 
 
 def test_no_sample_is_an_error(model):
@@ -147,10 +147,10 @@ def test_inputs_take_the_type_of_the_model(tmp_path, kind):
         f'<ir_version: 8, opset_import: ["" : 17]> m ({kind}[4] x) => (float[4] y) {{ y = Cast<to=1> (x) }}'
     )
     session = latency.open_timed_session(TimedModel("one", save(text, tmp_path / "m.onnx")), Device.CPU)
-    seen, run = [], session.run_with_ort_values
-    session.run_with_ort_values = lambda *given: seen.append(run(*given))
+    binding = session.io_binding()
+    session.io_binding = lambda: binding
     latency.prepare(session, {"x": np.array([1, 2, 3, 300], ml_dtypes.bfloat16)}, Device.CPU)()
-    assert seen[0][0].numpy().tolist() == [1, 2, 3, 300]
+    assert binding.copy_outputs_to_cpu()[0].tolist() == [1, 2, 3, 300]
 
 
 def test_on_cuda_values_are_bound_once():

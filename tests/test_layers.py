@@ -10,12 +10,12 @@ PACKAGE = ROOT / "amp_rewrite"
 
 # Each imports only from what stands before it: modules, and folders as wholes. It is the reading order, too.
 ORDER = """
-    text version errors console process arguments files
+    text version errors process console arguments files
     numerics operators certificate onnx_types policy model
     preparing analysis bounds costs colouring rewriting rescaling explaining
     running placement coverage reporting
     deciders pipeline training tuning conversion
-    testing onnx_ir_pass demo options half many cli __init__ __main__
+    testing onnx_ir_pass demo options half compat many cli __init__ __main__
 """.split()
 ASKING = {
     "certificate/folding.py",
@@ -168,10 +168,11 @@ def is_part(target):
 PRINTS = re.compile(r"rich(?!\.table\.Column)\b.*|click\.s?echo|print|.*std(out|err)\.write|warnings\.warn")
 PRINTING = {
     "console.py": "where everything is printed",
+    "compat.py": "that an argument has no effect",
     "cli/progress.py": "a spinner with stages of ours",
     "cli/exit_codes.py": "the one line of an error",
     "cli/commands.py": "the version",
-    "cli/flag_builders.py": "the help of a command",
+    "cli/flags.py": "the help of a command",
     "process/startup.py": "that a package is missing, in words of ours and of Python",
 }
 

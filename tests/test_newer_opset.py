@@ -58,7 +58,7 @@ def test_a_result_and_a_plan_know_of_later_opsets(path):
     )
     product = product.replace("[e] y", "[e] z").replace("w> {", "w, float[8192,64] u, float[64,64] t> {")
     onnx.save(proto(product), path)
-    made = run(path, "--to", "bf16", "--skip=verify", "--save-plan", "plan", "--keep-full", "d")
+    made = run(path, "--to", "bf16", "--skip=verify", "--save=plan=plan", "--keep-full", "d")
     for subject in ("m_bf16.onnx", "plan"):
         told = run("explain", subject).output
         assert "nothing at this opset: the schema has bfloat16 from 22 on" in told, made.output + told

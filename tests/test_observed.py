@@ -99,7 +99,9 @@ def test_given_samples_free_what_is_denied_for_its_range(tmp_path):
         assert values_in_half(amp_rewrite.analyze(proto, observed=seen)) & {"b", "s"} == half
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=0.5 * x)
-    done = commands.run(tmp_path / "m.onnx", "--data", tmp_path / "x.npz", "--save-plan", tmp_path / "p.json")
+    done = commands.run(
+        tmp_path / "m.onnx", "--data", tmp_path / "x.npz", f"--save=plan={tmp_path / 'p.json'}"
+    )
     assert done.exit_code == 0, done.output
     analysis = amp_rewrite.analyze(tmp_path / "m.onnx", replay=amp_rewrite.load_plan(tmp_path / "p.json"))
     assert values_in_half(analysis) >= {"b", "s"}

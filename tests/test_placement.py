@@ -159,7 +159,7 @@ def test_the_command_prints_and_writes(files, tmp_path):
     """A table; a model that does not load has its message in one line, and exit code 1."""
     good, bad = files
     written = tmp_path / "p.json"
-    result = run("placement", good, bad, "--run", "--provider", "cpu", "--json", written)
+    result = run("placement", good, bad, "--show=run", "--provider", "cpu", "--json", written)
     assert result.exit_code == 1, result.output
     lines = result.stdout.splitlines()
     assert lines[0].split()[:4] == ["model", "nodes", "half", "float32"]
@@ -181,7 +181,5 @@ def test_bad_input(files, monkeypatch):
     with pytest.raises(OptionError, match="CUDA does not work here"):
         measure_placement(files[0], Device.CUDA)
     assert measure_placement(files[0]).nodes == 2
-    line = failure("placement", files[0], "--dim", "n=3", "--provider", "cpu")
-    assert "--dim has no effect without --run; add --run" in line
     gone = files[0].with_name("no.onnx")
     assert "there is no such file" in failure("placement", gone, "--provider", "cpu")

@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from amp_rewrite import analyze, rewrite
-from amp_rewrite.cli import explanation_sources
 from amp_rewrite.errors import OptionError, PlanError
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ANY
+from amp_rewrite.reporting import explanations
 from amp_rewrite.rewriting.plan_files import dump, load
 from tests import text
 from tests.edits import edits
@@ -68,7 +68,7 @@ def test_whatever_stands_in_a_plan(tmp_path):
     for edited in edits(json.loads(dump(analyze(model).saved_plan()))):
         path.write_text(json.dumps(edited))
         try:
-            explanation_sources.of_plan(path)
+            explanations.of_plan(path)
             rewrite(model, Options(check=False), replay=load(path))
         except (PlanError, OptionError) as error:  # keep_io may name what the model lacks
             refusals.add(str(error).partition("is not a valid plan ")[2])

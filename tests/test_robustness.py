@@ -92,7 +92,7 @@ def test_a_folder_that_may_not_be_written(model):
     assert "cannot be written" in failure(model, "-o", "/proc/out.onnx", *FLAGS)
 
 
-DOORS = (("-o",), ("--dry-run", "--save-plan"), ("--dry-run", "--html"), ("coverage", "--json"))
+DOORS = (("-o",), ("--dry-run", "--save"), ("--dry-run", "--html"), ("coverage", "--json"))
 DOORS += (("explain", "--show=all", "--json"), ("explain", "--show=advice", "--json"), ("explain", "--html"))
 
 
@@ -106,7 +106,8 @@ def test_a_damaged_model_at_every_door(tmp_path, flags):
     proto.graph.node[0].attribute[0].t.dims[:] = [7]
     onnx.save(proto, path)
     command = () if flags[0].startswith("-") else flags[:1]
-    said = failure(*command, path, *flags[len(command) :], tmp_path / "made")
+    place = f"plan={tmp_path / 'made'}" if flags[-1] == "--save" else tmp_path / "made"
+    said = failure(*command, path, *flags[len(command) :], place)
     assert "the content of an unnamed tensor does not fit its type and shape" in said
     assert list(content(tmp_path)) == ["model.onnx"]
 

@@ -1,6 +1,5 @@
 """Files take their places in one step, and nothing that is not ours is touched on the way."""
 
-import errno
 import itertools
 import os
 import shutil
@@ -119,17 +118,6 @@ def test_a_stop_after_the_model_keeps_its_data(saved, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         rewrite(saved, BESIDE, output=tmp_path / "out.onnx")
     assert weight(tmp_path / "out.onnx").size
-
-
-def test_without_hard_links(saved, tmp_path, monkeypatch):
-    """A file system that has no hard links takes results with data all the same."""
-
-    def none(*_, **__):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", none)
-    assert weight(rewrite(saved, BESIDE, output=tmp_path / "out.onnx").model).size
-    assert names(tmp_path) == ["m.onnx", "out.onnx", "out.onnx.data"]
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

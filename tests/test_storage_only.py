@@ -1,4 +1,4 @@
-"""`--storage-only`: what half does not hold, the way back, real models; `storage_only.cases` has the rest."""
+"""Weights alone in half: what half does not hold, the way back, real models."""
 
 import numpy as np
 import onnx

@@ -117,7 +117,7 @@ def test_what_is_refused_without_tensorrt(tmp_path, monkeypatch):
     """Flags of runs, as it runs nothing; what is neither a device nor TensorRT; missing packages, by name."""
     onnx.save(demo.network(), tmp_path / "m.onnx")
     asked = ("placement", tmp_path / "m.onnx", "--provider", "tensorrt")
-    assert "--run has no effect with --provider tensorrt" in failure(*asked, "--run")
+    assert "--show has no effect with --provider tensorrt" in failure(*asked, "--show=run")
     two = failure(*asked, "--samples", "2", "--seed", "1")
     assert "--seed and --samples have no effect with --provider tensorrt" in two
     with pytest.raises(AmpRewriteError, match="tensorrt"):

@@ -14,9 +14,8 @@ import amp_rewrite
 from amp_rewrite.errors import FeedError, OptionError
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options, Pins
-from amp_rewrite.tuning import switches as sites
 from amp_rewrite.tuning.search import FEWEST
-from amp_rewrite.tuning.sensitivity import Sensitivities, opened
+from amp_rewrite.tuning.sensitivity import Sensitivities, find_sites, opened, switched
 from tests import case_files, text
 from tests.tuning_models import OFFSET, offset
 
@@ -25,7 +24,6 @@ from amp_rewrite.running import sessions
 from amp_rewrite.running.emulation import emulate, runnable
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.tolerances import Tolerances
-from amp_rewrite.tuning.switches import switched
 from amp_rewrite.tuning.tune import tune
 
 LOST = """g (float[8, 64] x) => (float[8, 64] y)
@@ -128,7 +126,7 @@ def _with_feeds(name):
 def _switched(model):
     """The model with switches, and what they are for."""
     twin = amp_rewrite.analyze(model)
-    rounding = sites.find(twin.graph, twin.painting)
+    rounding = find_sites(twin.graph, twin.painting)
     return switched(twin, rounding.places), rounding
 
 

@@ -23,7 +23,7 @@ GRAPH = """g (float[1,64] x) => (float[1,64] y) <float[64,64] w, float[1] big = 
     h = MatMul(x, w)  s = Mul(h, big)  r = Relu(s)  y = Div(r, big) }"""
 """With --level unsafe-force-all, half overflows and the verdict is FAIL."""
 BESIDE = ("--external-data", "always")
-REPORTS = ("--json", "r.json", "--html", "r.html", "--save-plan", "p.json")
+REPORTS = ("--json", "r.json", "--html", "r.html", "--save=plan=p.json")
 FORCED = ("--level", "unsafe-force-all", "--skip", "repair")
 
 

@@ -1,19 +1,22 @@
 """onnx in a worker process."""
 
+import multiprocessing
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import onnx
 import pytest
 
 from amp_rewrite import Options, certify, rewrite
-from amp_rewrite.process import child_process, worker, worker_process
+from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process.child_process import ChildProcess, CrashError
 from tests import text
-from tests.commands import FORK_BESIDE_THREADS
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 VALID = onnx.parser.parse_model(
@@ -39,12 +42,12 @@ def model(body):
 
 def test_a_call_that_crashes_the_worker_has_no_result(own):
     """Only the worker dies, and the next call starts another."""
-    assert own.call(COMPLAINT) == ""
-    first = own.child.process
-    assert own.call(("no such function, which ends the process", (), {})) is None
-    assert first.wait() != 0
-    assert own.call(COMPLAINT) == ""
-    assert own.child.process is not first
+    assert own.ask(COMPLAINT) == ""
+    first = own.process
+    with pytest.raises(CrashError, match="exit code 1"):
+        own.ask(("no such function, which ends the process", (), {}))
+    assert own.ask(COMPLAINT) == ""
+    assert own.process is not first
 
 
 @crashing
@@ -85,10 +88,10 @@ LONGS = {
 def test_inference_takes_a_limited_amount_of_memory(long, function, own, monkeypatch):
     """Types are inferred all the same, without the elements."""
     proto = model(f"g (float[2] x) => (float[2] y) {{ {LONGS[long]} f = Cast <to = 1> (v) y = Relu (x) }}")
-    monkeypatch.setattr(worker, "own", lambda: own)
+    monkeypatch.setattr(worker, "_worker", lambda _: (own, threading.Lock()))
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert worker.infer(getattr(worker_process, function), proto.SerializeToString())
-    own.stop()
+    own.close()
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert peak < max(before + 1, 1 << 20)  # kB
 
@@ -125,28 +128,45 @@ COMPLAINT = ("complaint", (VALID,), {"full": True})
 @pytest.fixture
 def own():
     """A worker of the test's own, not started yet."""
-    one = worker.Worker()
+    one = ChildProcess(worker_process.answer)
     yield one
-    one.stop()
+    one.close()
 
 
-def test_one_process_serves_all_calls(own):
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_one_process_serves_all_calls(own, method):
     """It starts once, before the first call if requested."""
+    own.start(method)
+    first = own.process.pid
+    assert [own.ask(COMPLAINT) for _ in range(3)] == ["", "", ""]
     own.start()
-    first = own.child.process.pid
-    assert [own.call(COMPLAINT) for _ in range(3)] == ["", "", ""]
-    own.start()
-    assert own.child.process.pid == first != os.getpid()
+    assert own.process.pid == first != os.getpid()
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
 def test_without_an_interpreter_this_process_calls(executable, own, monkeypatch):
     """An interpreter embedded in another program has no executable."""
-    monkeypatch.setattr(worker, "own", lambda: own)
+    monkeypatch.setattr(worker, "_worker", lambda _: (own, threading.Lock()))
     monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(executable))
     worker.start()
     assert worker.call(worker_process.complaint, VALID, full=True) == ""
-    assert own.child.process is None
+    assert own.process is None
+
+
+def test_a_script_is_not_run_again(tmp_path):
+    """A script that calls at its top, as few guard theirs, is what multiprocessing would import once more."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(valid=VALID))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert (done.stdout, done.stderr) == ("once ''\n", "")
+
+
+SCRIPT = """
+from amp_rewrite.process import worker, worker_process
+print("once", end=" ")
+print(repr(worker.call(worker_process.complaint, {valid!r}, full=True)))
+"""
 
 
 def test_an_interrupt_leaves_no_result_behind(monkeypatch):
@@ -156,7 +176,7 @@ def test_an_interrupt_leaves_no_result_behind(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(child_process.pickle, "load", interrupted)
+        patched.setattr(Connection, "recv", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.call(worker_process.complaint, b"no model", full=True)
     assert worker.call(worker_process.complaint, VALID, full=True) == ""
@@ -165,18 +185,18 @@ def test_an_interrupt_leaves_no_result_behind(monkeypatch):
 def test_a_dead_worker_is_replaced(own):
     """The system may kill an idle process: the next call starts another."""
     own.start()
-    own.child.process.kill()
-    own.child.process.wait()
-    assert own.call(COMPLAINT) == ""
+    own.process.kill()
+    own.process.join()
+    assert own.ask(COMPLAINT) == ""
 
 
 def test_an_interrupt_of_the_process_group_does_not_stop_the_worker(own):
     """Ctrl-C reaches every process of a terminal; if the parent survives it, so does the worker."""
-    assert own.call(COMPLAINT) == ""
-    idle = own.child.process
-    idle.send_signal(signal.SIGINT)
-    assert own.call(COMPLAINT) == ""
-    assert own.child.process is idle
+    assert own.ask(COMPLAINT) == ""
+    idle = own.process
+    os.kill(idle.pid, signal.SIGINT)
+    assert own.ask(COMPLAINT) == ""
+    assert own.process is idle
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1", "#!/bin/sh\necho Hello, and a long welcome to you"])
@@ -185,42 +205,7 @@ def test_with_another_program_as_interpreter_this_process_calls(program, own, tm
     host = tmp_path / "host"
     host.write_text(program)
     host.chmod(0o755)
-    monkeypatch.setattr(worker, "own", lambda: own)
-    monkeypatch.setattr(sys, "executable", str(host))
+    monkeypatch.setattr(worker, "_worker", lambda _: (own, threading.Lock()))
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(host))
     assert worker.call(worker_process.complaint, VALID, full=True) == ""
     assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_while_another_thread_waits():
-    """The child starts a worker of its own, and does not inherit a locked lock."""
-    code = FORKS.format(root=str(Path(__file__).parents[1]), valid=VALID)
-    command = [sys.executable, "-W", FORK_BESIDE_THREADS, "-c", code]
-    done = subprocess.run(command, capture_output=True, timeout=60, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "in the child: ''\nin the parent: ''\n", "")
-
-
-FORKS = """
-import os, pickle, signal, sys, threading
-sys.path.insert(0, {root!r})
-from amp_rewrite.process import worker, worker_process
-call = lambda: worker.call(worker_process.complaint, {valid!r}, full=True)
-call()
-process = worker.own().child.process
-waiting, load = threading.Event(), pickle.load
-pickle.load = lambda file: (waiting.set(), load(file))[1]
-process.send_signal(signal.SIGSTOP)
-asking = threading.Thread(target=call)
-asking.start()
-waiting.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm(20)
-    print("in the child:", repr(call()), flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-process.send_signal(signal.SIGCONT)
-asking.join()
-print("in the parent:", repr(call()))
-"""
-"""Forks while another thread waits for a result."""

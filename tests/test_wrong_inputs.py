@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from amp_rewrite.errors import ResourceError
-from amp_rewrite.files import destination
+from amp_rewrite.files import staging
 from amp_rewrite.model import constants
 from amp_rewrite.process import interruptible
-from amp_rewrite.running import comparison, runtime_errors
+from amp_rewrite.running import comparison, sessions
 from tests import text
 from tests.commands import failure, run
 
@@ -53,7 +53,6 @@ def test_no_further_thread(monkeypatch):
     def refuse(_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(interruptible, "_waiting", list)  # no thread waits for work
     monkeypatch.setattr(interruptible, "_LEFT", [])
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ResourceError, match="ulimit"):
@@ -73,7 +72,6 @@ def test_no_further_thread_is_not_a_failed_comparison(model, monkeypatch, starte
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(interruptible, "_waiting", list)  # each run takes a thread of its own
     monkeypatch.setattr(threading.Thread, "start", refuse)
     verified = run("verify", model, "out.onnx")
     if started < 4:  # two sessions are opened, and both are run
@@ -127,17 +125,17 @@ def test_a_session_without_memory_is_no_fault_of_the_model(model, monkeypatch):
 
 def test_a_reason_is_one_line_without_places_in_c():
     """What is wrong comes behind codes, and behind the file and signature of onnxruntime's own source."""
-    assert runtime_errors.reason(SCARCE[0]).endswith(" Failed to allocate memory for buffer of size 9")
+    assert sessions.reason(SCARCE[0]).endswith(" Failed to allocate memory for buffer of size 9")
     enforced = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization:
     /onnxruntime_src/onnxruntime/core/x.cc:467 bool X::Y(const Z<T>&) a && b was false. No kernel"""
-    assert runtime_errors.reason(RuntimeError(enforced)) == "Exception during initialization: No kernel"
-    long = runtime_errors.reason(RuntimeError(f"Node {'(x, y), ' * 999} is of an unknown operator"))
+    assert sessions.reason(RuntimeError(enforced)) == "Exception during initialization: No kernel"
+    long = sessions.reason(RuntimeError(f"Node {'(x, y), ' * 999} is of an unknown operator"))
     assert (len(long) < 500, long.endswith("is of an unknown operator")) == (True, True)
 
 
 def test_a_disk_that_takes_only_a_part(tmp_path):
     """NumPy tells of a full disk in numbers of items; that is put into words."""
-    told = str(destination.unwritable(tmp_path, OSError("4096 requested and 0 written")))
+    told = str(staging.unwritable(tmp_path, OSError("4096 requested and 0 written")))
     assert "requested" not in told
     assert "disk" in told
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli import flag_builders
+from amp_rewrite.cli import flags
 from amp_rewrite.cli.commands import loaded, main
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.operators import scaling
@@ -63,7 +63,7 @@ def command_help(name: str) -> str:
     top = click.Context(main, info_name="amp-rewrite", **main.context_settings)
     formatter = MarkdownFormatter()
     context = click.Context(command, info_name=name, parent=top)
-    context.meta[flag_builders.ALL] = True
+    context.meta[flags.ALL] = True
     command.format_help(context, formatter)
     return formatter.getvalue()
 

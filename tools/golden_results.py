@@ -32,7 +32,7 @@ SETTINGS: dict[str, tuple[Record, list[str]]] = {
     "tensorrt": ({"target": "tensorrt"}, ["--target", "tensorrt"]),
     "half-io": ({"io": "half"}, ["--io", "half"]),
     "force-all": ({"level": "unsafe-force-all"}, ["--level", "unsafe-force-all"]),
-    "storage-only": ({"storage_only": True}, ["--storage-only"]),
+    "storage-only": ({"storage_only": True}, ["--level=storage-only"]),
     "observed": ({}, ["--calibrate", "observed.json"]),
 }
 """Options of `rewrite`, and the flags of `explain` for them; "observed" gets the ranges of a float32 run."""

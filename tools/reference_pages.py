@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # tests read this module without mkdocs
 MODULES = ("", ".options", ".half", ".testing", ".demo", ".training", ".errors")
 """The public modules, in the order of the page."""
 
-OF_RESULTS = ("amp_rewrite.rewriting.report.Report", "amp_rewrite.cli.decision_flags.options_of")
+OF_RESULTS = ("amp_rewrite.rewriting.report.Report", "amp_rewrite.cli.decisions.options_of")
 """What results have and parsers need, beside what is imported by name."""
 
 PYTHON = """# Python reference

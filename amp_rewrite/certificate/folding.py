@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from math import isqrt, prod
@@ -28,7 +29,7 @@ from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import BIT_CAST, find_signature
 from amp_rewrite.operators.catalogue import find
 from amp_rewrite.operators.record import Role, Trait
-from amp_rewrite.process import startup, worker, worker_process
+from amp_rewrite.process import worker, worker_process
 
 MOST = 1 << 28
 """The most bytes of constants that a computation may read."""
@@ -256,7 +257,7 @@ def compute_outputs(model: ModelProto) -> Sequence[Array]:
 
 
 def _by_runtime(model: ModelProto) -> Sequence[Array]:
-    runtime: Any = startup.import_module("onnxruntime")
+    runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal errors only
@@ -266,5 +267,5 @@ def _by_runtime(model: ModelProto) -> Sequence[Array]:
 
 
 def _by_reference(model: ModelProto) -> Sequence[Array]:
-    reference: Any = startup.import_module("onnx.reference")
+    reference: Any = importlib.import_module("onnx.reference")
     return reference.ReferenceEvaluator(model).run(None, {})

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from amp_rewrite.certificate.certifying import certify as proved
-from amp_rewrite.cli import comparison_flags, exit_codes
+from amp_rewrite.cli import exit_codes
+from amp_rewrite.cli.decisions import op_types
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import OP_TYPE, PATH, json_flag, op_types, repeatable
+from amp_rewrite.cli.flags import PATH, Record, command, flag
+from amp_rewrite.cli.next_steps import doubts
+from amp_rewrite.cli.output_files import Report, WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
@@ -19,26 +22,33 @@ from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import SummaryLine
 
 
-@click.command(cls=WritingCommand)
+@dataclass(frozen=True)
+class Types(Record, title="The models", argument="types"):
+    """What is known of custom operators."""
+
+    op_type: tuple[str, ...] = flag(
+        "--op-type DOMAIN:OP=TYPES...", "Types that are declared for a custom operator, as in a rewrite."
+    )
+
+
+@command(Types, Report, kind=WritingCommand)
 @click.argument("original", type=PATH)
 @click.argument("rewritten", type=PATH)
-@repeatable("--op-type", OP_TYPE, "Types that are declared for a custom operator, as in a rewrite.")
-@json_flag("certificate")
-def certify(original: Path, rewritten: Path, op_type: tuple[str, ...], json_: Path | None) -> None:
+def certify(original: Path, rewritten: Path, types: Types, files: Report) -> None:
     """Prove that REWRITTEN and ORIGINAL differ only in precision.
 
     Nothing is run. Allowed are Casts between float32, float16 and bfloat16, stored values rounded to half,
     and a fixed list of other changes, each of which is proved on its own. Exit code 1 when there is no proof:
     the line names the first place where the two differ.
     """
-    certificate = proved(original, rewritten, op_types=op_types(op_type))
+    certificate = proved(original, rewritten, op_types=op_types(types.op_type))
     if not certificate.proved:
-        terminal.print_lines(Console(), comparison_flags.doubts("certify", original, rewritten))
+        terminal.print_lines(Console(), doubts("certify", original, rewritten))
     Console().print(in_flags(certificate))
     if certificate.proved:
         terminal.print_lines(Console(), _not_valid(original, rewritten, certificate.nodes))
-    if json_ is not None:
-        writing.write_json(certificate.to_json(), json_)
+    if files.json_ is not None:
+        writing.write_json(certificate.to_json(), files.json_)
     exit_codes.fail_unless(certificate.proved)
 
 

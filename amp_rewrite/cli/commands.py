@@ -9,6 +9,7 @@ import glob
 import io
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,7 +96,12 @@ def _refuse_empty(args: Sequence[str]) -> None:
 
 
 def loaded(stub: click.Command) -> click.Command:
-    """Import the implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME_command`."""
+    """Import the implementation of a listed subcommand: NAME in the module `amp_rewrite.cli.NAME_command`.
+
+    A process that has just begun forks the worker for onnx's checker as soon as onnx is there.
+    """
+    if "onnx" not in sys.modules and threading.active_count() == 1:
+        startup.load("amp_rewrite.process.worker").fork()
     return getattr(startup.load(f"amp_rewrite.cli.{stub.name}_command"), str(stub.name))
 
 

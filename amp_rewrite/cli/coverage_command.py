@@ -8,14 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import click
-
 from amp_rewrite.cli import exit_codes, many_models
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, WrittenFile, json_flag, repeatable
-from amp_rewrite.cli.input_flags import counted_flags
+from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.many_models import models_argument
+from amp_rewrite.cli.output_files import CoverageFiles, WritingCommand
+from amp_rewrite.cli.records import Quiet, Sizes
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.coverage.counts import measure
@@ -36,21 +34,13 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A report of a format, and the file to write it to; None for standard output."""
-
-    format: str
-    path: Path | None = None
-
-
 def _write_baseline(measured: Sequence[MeasuredModel], path: Path) -> None:
     for coverage in (one.coverage for one in measured):
         assert coverage is not None, "the only model was measured"
         coverage_rules.save_baseline(coverage, path)
 
 
-_GITHUB, _BASELINE = "github", "baseline"
+_BASELINE = "baseline"
 _WRITERS: Mapping[str, Callable[[Sequence[MeasuredModel], Path], None]] = {
     "markdown": lambda measured, path: staging.write(markdown(measured), path),
     "junit": lambda measured, path: staging.write(junit(measured), path),
@@ -58,50 +48,40 @@ _WRITERS: Mapping[str, Callable[[Sequence[MeasuredModel], Path], None]] = {
 }
 
 
-class _ReportType(WrittenFile):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Report:
-        """Return the report that a text asks for; raise OptionError for another text."""
-        format_, _, path = str(value).partition("=")
-        if value == _GITHUB:
-            return Report(_GITHUB)
-        if format_ not in _WRITERS or not path:
-            remedy = f"write {'=FILE, '.join(_WRITERS)}=FILE or github"
-            raise OptionError(f"--report {value} is not a report", remedy=remedy)
-        return Report(format_, super().convert(path, param, ctx))
+@dataclass(frozen=True)
+class Rules(Record, title="Rules", argument="rules"):
+    """The rules of a coverage; the command gets `CoverageRules`."""
+
+    rules: tuple[Path, ...] = flag(
+        "--rules FILE|RULE...",
+        "Rules: a YAML file, see docs/ci.md, or a rule, which overrides the file's: min-flops=SHARE, "
+        "min-nodes=SHARE, min-weights=SHARE (the least shares in half, 0 to 1), require=OP=SHARE (of an "
+        "operator's nodes), if-present (an operator that the model lacks is no fault), forbid-half=OP, "
+        "max-casts=N, baseline=FILE (an earlier coverage, below which no share may fall), "
+        f"tolerance=SHARE (by more than this; {TOLERANCE}).",
+        short="Rules, such as min-flops=0.9, or a YAML file of them.",
+        kind=PATH,
+    )
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Any:
+        """Return the rules; raises OptionError for a faulty one."""
+        return coverage_rules.collect(values["rules"])
 
 
-@click.command(cls=WritingCommand)
+@dataclass(frozen=True)
+class Shown(Quiet):
+    """How much is printed."""
+
+    show: tuple[str, ...] = flag(
+        "--show", "Print more:", words={"github": "broken rules as annotations for GitHub Actions"}
+    )
+
+
+@command(Rules, Sizes, CoverageFiles, Shown, kind=WritingCommand)
 @models_argument
-@counted_flags
-@repeatable(
-    "--rules",
-    "FILE|RULE",
-    "Rules: a YAML file, see docs/ci.md, or a rule, which overrides the file's: min-flops=SHARE, "
-    "min-nodes=SHARE, min-weights=SHARE (the least shares in half, 0 to 1), require=OP=SHARE (of an "
-    "operator's nodes), if-present (an operator that the model lacks is no fault), forbid-half=OP, "
-    "max-casts=N, baseline=FILE (an earlier coverage, below which no share may fall), "
-    f"tolerance=SHARE (by more than this; {TOLERANCE}).",
-    type=PATH,
-)
-@json_flag("coverage")
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    type=_ReportType(),
-    metavar="FORMAT=FILE",
-    help="Report for a CI job: markdown=FILE, for its summary; junit=FILE, one test case a rule; "
-    "baseline=FILE, for the rule of that name; github: annotations for GitHub Actions on standard output. "
-    "May be repeated.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print broken rules only.")
 def coverage(
-    model: tuple[Path, ...],
-    data: Data,
-    rules: tuple[Path, ...],
-    json_: Path | None,
-    reports: tuple[Report, ...],
-    quiet: bool,
+    model: tuple[Path, ...], rules: CoverageRules, data: Data, files: CoverageFiles, printing: Shown
 ) -> None:
     """Count how much of MODEL is half: nodes, FLOPs, weights, Casts.
 
@@ -109,26 +89,27 @@ def coverage(
     for a single model. Exit code 1 when a rule is broken, and 2 when one of several models cannot be read;
     the files are still written.
     """
-    entries, held = many_models.find(model), coverage_rules.collect(rules)
-    if len(entries) > 1 and (held.baseline or any(report.format == _BASELINE for report in reports)):
+    entries = many_models.find(model)
+    if len(entries) > 1 and (rules.baseline or any(each.format == _BASELINE for each in files.save)):
         raise OptionError("a baseline is for one model", remedy="leave it out, or name one model")
-    sized = replace(data, dims={**held.dims, **data.dims})
-    measured = [_measured(each.model, held, sized, is_single=len(entries) == 1) for each in entries]
+    sized = replace(data, dims={**rules.dims, **data.dims})
+    measured = [_measured(each.model, rules, sized, is_single=len(entries) == 1) for each in entries]
     ok = all(one.ok for one in measured)
-    if json_ is not None:
+    if files.json_ is not None:
         all_ = [one.to_json() for one in measured]
-        writing.write_json(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok}, json_)
-    for report in reports:
-        if report.format == _BASELINE and not ok:  # which would pass what is broken from now on
-            Console(stderr=True).print(f"{report.path} stays as it is: a rule is broken")
-        elif report.path is not None:
-            _WRITERS[report.format](measured, report.path)
+        writing.write_json(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok}, files.json_)
+    for each in files.save:
+        if each.format == _BASELINE and not ok:  # which would pass what is broken from now on
+            Console(stderr=True).print(f"{each.path} stays as it is: a rule is broken")
+        else:
+            _WRITERS[each.format](measured, each.path)
     for one in measured:
-        _print(one, quiet=quiet, titled=len(measured) > 1)
-        for line in commands(one) if Report(_GITHUB) in reports else ():
+        _print(one, quiet=printing.quiet, titled=len(measured) > 1)
+        for line in commands(one) if printing.show else ():
             Console().command(line)
     broken = (f"amp-rewrite explain {as_argument(Path(one.title))}" for one in measured if _is_explained(one))
-    print_hints(Console(quiet=quiet), (f"{line}   # what decided each node" for line in islice(broken, 1)))
+    hints = (f"{line}   # what decided each node" for line in islice(broken, 1))
+    print_hints(printing.console, hints)
     exit_codes.end_many(is_complete=all(one.coverage is not None for one in measured), is_ok=ok)
 
 

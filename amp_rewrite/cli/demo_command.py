@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from amp_rewrite import demo as networks
-from amp_rewrite.cli.flag_builders import PATH, SectionedCommand
+from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.rewrite_command import rewrite
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.model import loading
 
 
-@click.command(cls=SectionedCommand)
-@click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    default=Path("amp_rewrite_demo"),
-    show_default=True,
-    metavar="FOLDER",
-    help="Where to write the two models.",
-)
-def demo(output: Path) -> None:
+@dataclass(frozen=True)
+class Folder(Record, title="Files", argument="files"):
+    """The folder for the two models."""
+
+    output: Path = flag(
+        "--output FOLDER", "Where to write the two models.", PATH, default=Path("amp_rewrite_demo")
+    )
+
+
+@command(Folder)
+def demo(files: Folder) -> None:
     """Rewrite a small built-in network, and compare the two.
 
     It has convolutions, attention, norms and a loop. The output is that of amp-rewrite FOLDER/demo.onnx.
     """
-    original = output / "demo.onnx"
+    original = files.output / "demo.onnx"
     _refuse_another_model(original)
     staging.write(networks.network().SerializeToString(), original)
     with rewrite.make_context("amp-rewrite", ["--", str(original)]) as context:

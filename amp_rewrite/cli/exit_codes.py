@@ -7,8 +7,8 @@
                has it, whatever the others return
     128 + n    ended by signal n; an interrupt (Ctrl-C) is 130
 
-`process.startup` ends a command that cannot be imported with 2; a full standard error, and a pipe or standard
-stream that is closed, change no code.
+`process.startup` ends a command that cannot be imported with 2; a pipe or standard stream that is closed
+changes no code.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from click.exceptions import NoSuchOption
 
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
+from amp_rewrite.process.startup import drop
 from amp_rewrite.text import brief
 
 FAILED = 1
@@ -95,18 +96,10 @@ def _line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: cannot be used ({error.strerror}); check the path"
     if isinstance(error, OSError):  # errors of files are caught elsewhere: this is standard output
-        _drop_output()
+        drop(sys.stdout)
         return f"the output cannot be written ({error})"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return f"this is a fault of amp-rewrite's own ({what}); please report it with what {TRACEBACK}=1 prints"
-
-
-def _drop_output() -> None:
-    """Discard what is buffered for standard output: the flush at exit would fail once more."""
-    with contextlib.suppress(OSError):  # a replacement of standard output may have no descriptor
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 @contextlib.contextmanager

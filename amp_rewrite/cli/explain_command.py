@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from amp_rewrite.cli import explanation_sources
-from amp_rewrite.cli.decision_flags import DecisionFlags, decision_flags
-from amp_rewrite.cli.explanation_sources import DecisionSource, Explanation
+from amp_rewrite.cli.decisions import Decisions
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, given_flags, json_flag, words
-from amp_rewrite.cli.html_page import PageMaker, html_flag
-from amp_rewrite.cli.input_flags import counted_flags
+from amp_rewrite.cli.flags import PATH, Record, command, flag, given_flags
+from amp_rewrite.cli.html_page import PageMaker
+from amp_rewrite.cli.output_files import PageFile, WritingCommand
+from amp_rewrite.cli.records import Sizes
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import cases, sentences
@@ -28,7 +26,8 @@ from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.model import loading, writing
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
-from amp_rewrite.reporting import page, summary, terminal
+from amp_rewrite.reporting import explanations, page, summary, terminal
+from amp_rewrite.reporting.explanations import DecisionSource, Explanation
 from amp_rewrite.reporting.page import Page
 from amp_rewrite.reporting.terminal import print_lines
 from amp_rewrite.rewriting import plan_files, records, result_checks
@@ -197,22 +196,18 @@ _SHOWN = {
 }
 
 
-@click.command(cls=WritingCommand)
+@dataclass(frozen=True)
+class Shown(Record, title="What to print", argument="printing"):
+    """What is shown besides."""
+
+    show: tuple[str, ...] = flag("--show", "Show more:", words=_SHOWN)
+
+
+@command(Shown, PageFile, Decisions, Sizes, kind=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
-@counted_flags
-@json_flag("explanation")
-@decision_flags()
-@html_flag
-@words("--show", _SHOWN, "Show more:")
 def explain(
-    model: Path,
-    node: str | None,
-    data: Data,
-    json_: Path | None,
-    asked: DecisionFlags,
-    html: Path | None,
-    show: tuple[str, ...],
+    model: Path, node: str | None, printing: Shown, files: PageFile, asked: Decisions, data: Data
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
@@ -220,13 +215,13 @@ def explain(
     NODE is the name of a node, or of one of its outputs; its chain of causes is printed, with the flag that
     would change it. Of a value that is cast, or an added Cast, it says why the Cast is there.
     """
-    query = _query(model, node, show, asked.options.device)
+    query = _query(model, node, printing.show, asked.options.device)
     is_plan = plan_files.is_plan(model)
     with contextlib.nullcontext() if is_plan else result_checks.blaming(lambda: str(model)):
         asked = _alone(model, asked, data) if is_plan else _sized(model, asked, data)
         explanation = _explanation(model, asked)
-        if html is not None:
-            page.write(_page(model, explanation, PageMaker(asked.options.dims.dims)), html)
+        if files.html is not None:
+            page.write(_page(model, explanation, PageMaker(asked.options.dims.dims)), files.html)
         notes = Console(stderr=True)
         for warning in explanation.warnings:
             notes.print(f"warning  {in_flags(warning)}")
@@ -235,16 +230,16 @@ def explain(
         )
         answer = query(Console(), explanation)
         print_lines(notes, _decided_now(model, asked, explanation))
-    if json_ is not None:
-        writing.write_json({"model": str(model), "from": explanation.source.value, **answer}, json_)
+    if files.json_ is not None:
+        writing.write_json({"model": str(model), "from": explanation.source.value, **answer}, files.json_)
 
 
-def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+def _sized(model: Path, decisions: Decisions, data: Data) -> Decisions:
     """Bind open dimensions to the given sizes."""
     return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
 
 
-def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
     """Return the flags beside a plan without its model; raise OptionError for any that would decide."""
     if decisions.decided or data.dims or data.paths:
         raise OptionError(
@@ -255,16 +250,16 @@ def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
     return decisions
 
 
-def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
+def _explanation(model: Path, decisions: Decisions) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if plan_files.is_plan(model):
-        return explanation_sources.of_plan(model)
+        return explanations.of_plan(model)
     if decisions.decided:
-        return explanation_sources.of_analysis(decisions.analyze(model))
-    return explanation_sources.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
+        return explanations.of_analysis(decisions.analyze(model))
+    return explanations.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
 
 
-def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation) -> Iterator[SummaryLine]:
+def _decided_now(model: Path, decisions: Decisions, explanation: Explanation) -> Iterator[SummaryLine]:
     """Yield a note if the file carries no decisions, so that they come from a new analysis."""
     if explanation.source is DecisionSource.ANALYSIS:
         flags = "these flags" if decisions.decided else "the defaults"

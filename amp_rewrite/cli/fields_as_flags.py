@@ -8,61 +8,70 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amp_rewrite.running.verdict import Verdict
 
 _OTHERS = {
-    "custom_ops": "--custom-ops",
-    "verify=False": "--skip verify",
-    "device=CPU": "--provider cpu",
-    "Data.dims": "--dim",
-    "Data.paths": "--data FILE.npz",
-    **{f"OpLists.override({kind})": f"--{kind}" for kind in ("allow", "deny")},
-    **{f"OpLists.override({kind})": f"--list {kind}=" for kind in ("infer", "clear")},
-    "Options.dims": "--dim",
-    "Options.io=HALF": "--io half",
-    "Options.io=STATE": "--io state",
-    "Options.external_data=NEVER": "--external-data never",
-    "Options.certify=False": "--skip certify",
-    "Options.keep_opset": "--opset keep",
-    "Observed.save": "--save-observed",
-    "dims": "--dim",
-    "in_place=True": "--in-place",
-    "force=True": "--force",
-    "loss": "--loss",
+    "verify": "--skip verify",
     "output": "-o",
-    "Analysis.save_plan": "--save-plan",
-    "coverage_rules.save_baseline": "--report baseline=FILE",
-    "samples": "--data",
-    "steps": "--steps",
+    "Data.paths": "--data FILE.npz",
     "skip_nonfinite": "--loss-scale skip-nonfinite",
     "training.insert_loss_scale": "`amp-rewrite train ORIGINAL --to float32 --loss-scale ...`",
 }
-"""The flags for arguments, and for fields with a value."""
 
 
 @cache
 def flags() -> Mapping[str, str]:
-    """Return the flag for each field or argument of the library."""
-    from amp_rewrite.policy.options import DECLARED  # noqa: PLC0415 - the list of commands imports no library
+    """Return the flag for each field or argument of the library, from the records of the commands."""
+    from amp_rewrite.cli import decisions, output_files, records, train_flags  # noqa: PLC0415 - the list of commands imports no library
+    from amp_rewrite.policy.options import DECLARED  # noqa: PLC0415 - as above
 
-    declared = {f"Options.{name}": field.flags[0].name for name, field in DECLARED.items() if field.flags}
-    skipped = {f"Options.{name}": f"--skip {field.step}" for name, field in DECLARED.items() if field.step}
-    pins = {f"Pins.{flag.argument}": flag.name for flag in DECLARED["pins"].flags}
-    return {**declared, **skipped, **pins, **_OTHERS}
+    texts = dict(_OTHERS)
+    for record in (
+        *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.Comparison),
+        *(decisions.RewriteDecisions, train_flags.StepNames),
+    ):
+        for argument, flag in record.flags().items():
+            texts.setdefault(argument, flag.name)
+            texts |= {name: f"{flag.name} {what}".strip() for name, what in flag.sets.items()}
+    for name, declared in DECLARED.items():
+        if declared.step:
+            texts[f"Options.{name}"] = f"--skip {declared.step}"
+        if name == "pins":
+            texts |= {f"Pins.{decisions.argument(flag)}": flag.name for flag in declared.flags}
+        elif declared.flags:
+            texts[f"Options.{name}"] = declared.flags[0].name
+    return texts
 
 
-_IN_BACKTICKS = re.compile("`([^`]+)`")
+_IN_BACKTICKS = re.compile(r"`([^`]+)`|^(Options\.\w+(?:\[\"[^\"]*\"\])?)(?=: )")
 
 
 def in_flags(message: object) -> str:
     """Replace the fields in a message or error by flags; other backticks stay."""
-    return _IN_BACKTICKS.sub(lambda match: _flag(match[1]) or match[0], str(message))
+    return _IN_BACKTICKS.sub(lambda match: _flag(match[1] or match[2]) or match[0], str(message))
 
 
 def _flag(field: str) -> str | None:
-    size = re.fullmatch(r'Data\.dims\["(.*)"\]', field)
-    return f"--dim {shlex.quote(size[1])}=SIZE" if size else flags().get(field)
+    """Return the flag of a field, perhaps with a value (`Options.io=HALF`) or an item (`Data.dims["n"]`)."""
+    name, _, value = field.partition("=")
+    if item := re.fullmatch(r'([\w.]+)\["(.*)"\]', field):
+        flag = flags().get(item[1])
+        size = "=SIZE" if item[1] == "Data.dims" else ""
+        return f"{flag} {shlex.quote(item[2])}{size}" if flag else None
+    flag = flags().get(name)
+    return f"{flag} {value.lower()}" if flag and value not in ("", "True", "False") else flag
+
+
+def in_flags_of(verdict: Verdict) -> Verdict:
+    """Translate the fields named in a verdict to flags."""
+    signature, unproven = (tuple(map(in_flags, texts)) for texts in (verdict.signature, verdict.unproven))
+    return replace(verdict, signature=signature, unproven=unproven)
 
 
 def as_argument(path: Path) -> str:

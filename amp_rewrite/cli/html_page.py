@@ -1,19 +1,16 @@
-"""The flag `--html`, and the page behind it."""
+"""The page behind the flag `--html`."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli import explanation_sources
-from amp_rewrite.cli.explanation_sources import Explanation
 from amp_rewrite.cli.fields_as_flags import in_flags
-from amp_rewrite.cli.flag_builders import given_flags, written_file
+from amp_rewrite.cli.flags import given_flags
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
@@ -21,15 +18,12 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import page
+from amp_rewrite.reporting import explanations, page
+from amp_rewrite.reporting.explanations import Explanation
 from amp_rewrite.reporting.page import Evidence, Page
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
-
-html_flag: Any = written_file(
-    "--html", "Write an HTML report: the graph, why each node has its precision, coverage, errors."
-)
 
 
 class PageMaker:
@@ -41,7 +35,7 @@ class PageMaker:
 
     def record(self, analysis: Analysis) -> None:
         """Record the page's view of an analysis, before its model is changed."""
-        explanation = explanation_sources.of_analysis(analysis)
+        explanation = explanations.of_analysis(analysis)
         self._decided = _decided(explanation, analysis.loaded.model)
 
     def page(self, model: Path, report: Report | None, evidence: Evidence, coverage: Coverage) -> Page:

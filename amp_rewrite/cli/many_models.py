@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from amp_rewrite import many
 from amp_rewrite.cli.exit_codes import BAD_INPUT, FAILED
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import FOLDER, PATH, check_groups, opened, written
+from amp_rewrite.cli.flags import FOLDER, PATH, written
+from amp_rewrite.cli.output_files import WritingCommand
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.many import Ended, Found, Job, Line, Record
@@ -23,7 +24,7 @@ from amp_rewrite.model import output_paths
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
 """One or more models, as `model`: a tuple of paths."""
 
-OF_ONE = ("save_plan", "html", "save_observed")
+OF_ONE = ("html", "save")
 """Flags that name a file of one model."""
 
 
@@ -75,13 +76,14 @@ class ManyModelsCommand(WritingCommand):
             ctx.params |= {"model": models[0].model, "output": folder / models[0].place}
             super().invoke(ctx)
             return
-        where, ctx.params["executor"] = ctx.params["executor"], None  # which runs no samples here
-        check_groups(ctx)
+        ctx.set_parameter_source("executor", ParameterSource.DEFAULT)  # it runs no samples here
+        with ctx.scope(cleanup=False):
+            arguments = self.read(ctx)  # raises what is wrong with the flags once
         jobs = [Job(each.model, folder and folder / each.place, _flags(ctx, paths)) for each in models]
         console = Console(quiet=ctx.params["quiet"])
-        with opened(where) as executor:
-            path = ctx.params["json_"] or (folder and folder / many.RECORD)
-            record = Record(path, force=ctx.params["force"])
+        with arguments["workers"].opened() as executor:
+            place = ctx.params["json_"] or (folder and folder / many.RECORD)
+            record = Record(place, force=ctx.params["force"])
             lines = many.run_all(jobs, record, executor, partial(_print, console))
         _tell(console, lines)
         ctx.exit(max(line["exit_code"] for line in lines))

@@ -19,7 +19,8 @@ from amp_rewrite.policy.options import Level
 from amp_rewrite.policy.targets import TENSORRT
 from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.rewriting.report import Report, Result
+from amp_rewrite.rewriting.report import Report, Result, SummaryLine
+from amp_rewrite.running import emulation
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning.repair import Outcome
@@ -77,11 +78,13 @@ def _explain(job: RewriteJob, result: Result[Any]) -> str:
     It reads the result if that carries its reasons, the model where the defaults decided, and else a plan.
     """
     report = result.report
-    decided = job.is_decided or bool(report.observed or report.faint or report.sensitive or report.rescaled)
+    decided = job.asked.decided or bool(
+        report.observed or report.faint or report.sensitive or report.rescaled
+    )
     if decided and not (report.changed and job.options.metadata):
-        if job.files.plan is None:
-            return "--save-plan FILE   # amp-rewrite explain FILE then says why nodes stay float32"
-        return f"amp-rewrite explain {as_argument(job.files.plan)}   # why nodes stay float32"
+        if (plan := job.files.saved("plan")) is None:
+            return "--save plan=FILE   # amp-rewrite explain FILE then says why nodes stay float32"
+        return f"amp-rewrite explain {as_argument(plan)}   # why nodes stay float32"
     subject = Path(result.model) if decided else job.model
     return f"amp-rewrite explain {as_argument(subject)}   # why nodes stay float32"
 
@@ -149,3 +152,18 @@ def _above(error: float) -> str:
     """Round an error up to two digits."""
     digits = f"{error:.1e}"
     return digits if float(digits) >= error else f"{float(digits) * 1.1:.1e}"
+
+
+def doubts(command: str, original: Path, rewritten: Path) -> Iterator[SummaryLine]:
+    """Yield a hint that the two may be the wrong models: neither has half, or only the first, which suggests
+    the wrong order.
+    """
+    half = emulation.half_of(original)
+    if emulation.half_of(rewritten) is not None:
+        return
+    if half is None:
+        yield SummaryLine("note", f"nothing in {rewritten} is half, nor in {original}")
+        return
+    line = f"amp-rewrite {command} {as_argument(rewritten)} {as_argument(original)}"
+    hint = f"{original} has {half.name} and {rewritten} has none: the original comes first ({line})"
+    yield SummaryLine("swapped?", hint, is_whole=True)

@@ -3,51 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, switch
-from amp_rewrite.cli.input_flags import custom_ops_flag, input_flags, timeout_flag
+from amp_rewrite.cli.flags import PATH, command, flag
+from amp_rewrite.cli.output_files import Report, WritingCommand
+from amp_rewrite.cli.records import Inputs, Limit, Runtime
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading, writing
 from amp_rewrite.placement import placing, tensorrt
 from amp_rewrite.placement.placement import Counts, Placement
+from amp_rewrite.policy.flags import Need
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.running.sessions import Device, Feeds, Libraries
+from amp_rewrite.running.sessions import Device, Feeds
 from amp_rewrite.text import plural
 
 
-@click.command(cls=WritingCommand)
+@dataclass(frozen=True)
+class Runs(Runtime):
+    """Where models are placed, and whether they run."""
+
+    provider: str | None = flag(
+        "--provider",
+        "The provider; if not given, CUDA where it works, else the CPU. tensorrt compiles, without a GPU.",
+        values=("cuda", "cpu", tensorrt.NAME),
+        sets={"device": ""},
+    )
+    show: tuple[str, ...] = flag(
+        "--show",
+        "Show more:",
+        words={"run": "run each model once as well, and count what the run executes"},
+        needs=(Need("--provider tensorrt", "runs nothing"),),
+    )
+
+
+@command(Runs, Inputs, Limit, Report, kind=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="MODEL...")
-@switch("--run", "Run each model once as well, and count what the run executes.")
-@choice(
-    "--provider",
-    ["cuda", "cpu", tensorrt.NAME],
-    "The provider; if not given, CUDA where it works, else the CPU. tensorrt compiles, without a GPU.",
-)
-@custom_ops_flag
-@input_flags
-@timeout_flag
-@json_flag("placements")
-def placement(
-    models: tuple[Path, ...],
-    run: bool,
-    provider: str | None,
-    custom_ops: Libraries,
-    data: Data,
-    limit: TimeLimit,
-    json_: Path | None,
-) -> None:
+def placement(models: tuple[Path, ...], runtime: Runs, data: Data, limit: TimeLimit, files: Report) -> None:
     """Show what onnxruntime or TensorRT makes of each MODEL.
 
     Shown is the graph after its own optimisation: nodes by precision, Casts, copies between devices, and
-    which nodes run on the CPU and why. Exit code 1 when a model does not load, or does not run with --run.
+    which nodes run on the CPU and why. Exit code 1 when a model does not load, or does not run with
+    --show run.
 
     With --provider tensorrt, TensorRT for RTX parses and compiles each MODEL, and the nodes are the layers of
     its network. Open dimensions count as 64 unless --dim gives them.
@@ -55,20 +58,21 @@ def placement(
     for path in models:
         with loading.open_file(path):  # before packages are missed
             pass
-    libraries = run_arguments.libraries(custom_ops)
-    where = tensorrt.NAME if provider == tensorrt.NAME else run_arguments.device(provider)
+    libraries = sessions.check_libraries(runtime.custom_ops)
+    is_tensorrt = runtime.provider == tensorrt.NAME
+    where = tensorrt.NAME if is_tensorrt else sessions.check_device(runtime.provider)
     with limit.running(), placing.placer(where, libraries, data.dims) as place:
-        placements = {str(model): place(model, _feeds(model, data, run=run)) for model in models}
-    if json_ is not None:
-        writing.write_json(_json(placements, where), json_)
+        placements = {str(model): place(model, _feeds(model, data, runtime)) for model in models}
+    if files.json_ is not None:
+        writing.write_json(_json(placements, where), files.json_)
     print_placements(Console(), placements)
     if any(one.refused or one.failed for one in placements.values()):
         raise click.exceptions.Exit(1)
 
 
-def _feeds(model: Path, data: Data, *, run: bool) -> Feeds | None:
+def _feeds(model: Path, data: Data, runtime: Runs) -> Feeds | None:
     """Return the inputs of one run, None unless a run is requested."""
-    if not run:
+    if not runtime.show:
         return None
     sample = next(iter(feeds.feeds(model, data)), None)
     if sample is None:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, rewrite_output
-from amp_rewrite.cli.comparison_flags import comparison_flags, in_flags_of, refuse_failed
-from amp_rewrite.cli.decision_flags import skip_flag
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import (
-    PATH,
-    choice,
-    external_data_flag,
-    json_flag,
-    output_flag,
-    quiet_flag,
-    verbose_flag,
-)
-from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.decisions import external_data
+from amp_rewrite.cli.fields_as_flags import in_flags_of
+from amp_rewrite.cli.flags import PATH, Record, as_field, command, flag
+from amp_rewrite.cli.output_files import Output, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, refuse_failed
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
-from amp_rewrite.policy.options import ExternalData, IOTypes
+from amp_rewrite.policy.options import DECLARED, IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, tell
 from amp_rewrite.reporting import terminal, verdict_text
@@ -40,32 +32,32 @@ from amp_rewrite.text import plural
 from amp_rewrite.tuning.comparing import Judging
 
 
-@click.command(cls=WritingCommand)
+@dataclass(frozen=True)
+class Restoring(Record, title="The result", argument="restoring"):
+    """What is restored, and whether it is compared."""
+
+    io: str = flag(
+        "--io",
+        "Whether half inputs and outputs keep their type, or become float32.",
+        values=("keep", "float"),
+        default="keep",
+    )
+    external_data: str = as_field(DECLARED["external_data"].flags[0])
+    skip: tuple[str, ...] = flag(
+        "--skip", "Skip steps:", words={"verify": "the result is not compared with the model"}
+    )
+
+
+@command(Output, Restoring, Inputs, Comparison, Limit, Printing, kind=WritingCommand)
 @click.argument("model", type=PATH)
-@output_flag("MODEL_fp32.onnx")
-@choice(
-    "--io", ["keep", "float"], "Whether half inputs and outputs keep their type, or become float32.", "keep"
-)
-@external_data_flag
-@skip_flag({"verify": "the result is not compared with the model"})
-@json_flag("report")
-@quiet_flag
-@verbose_flag
-@input_flags
-@comparison_flags
-@timeout_flag
 def restore(
     model: Path,
-    output: Path | None,
-    io: str,
-    external_data: ExternalData,
-    skip: tuple[str, ...],
-    json_: Path | None,
-    quiet: bool,
-    verbose: bool,
+    files: Output,
+    restoring: Restoring,
     data: Data,
     judging: Judging,
     limit: TimeLimit,
+    printing: Printing,
 ) -> None:
     """Turn a half MODEL, made by any tool, back into float32.
 
@@ -74,27 +66,29 @@ def restore(
     another place to run it. Exit code 1 when the result is not valid, or too far off.
     """
     judging.refuse_missing()
-    with shown_progress(quiet=quiet) as progress:
+    data, io = replace(data, steps=judging.steps), restoring.io
+    stored = external_data(restoring.external_data)
+    with shown_progress(quiet=printing.quiet) as progress:
         tell(progress, "restore")
-        restoration = restored(model, output=output, io=io, external_data=external_data, force=True)
+        restoration = restored(model, output=files.output, io=io, external_data=stored, force=files.force)
         verdict = None
-        if not skip:
+        if not restoring.skip:
             tell(progress, "verify")
             verdict = _compared(judging, restoration, model, data, io, limit, progress)
         is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, restoration)
     refuse_unjudged(limit, verdict, restoration.model)
-    if json_ is not None:
+    if files.json_ is not None:
         verification = verdict_text.to_json(verdict) if isinstance(verdict, Verdict) else None
-        writing.write_json({**restoration.to_json(), "verification": verification}, json_)
+        writing.write_json({**restoration.to_json(), "verification": verification}, files.json_)
     restoration = replace(restoration, model=staging.current().commit(restoration.model))
-    console = Console(quiet=quiet)
+    console = printing.console
     _print(console, restoration, model)
     if isinstance(verdict, AmpRewriteError):
-        Console(stderr=quiet).print(f"warning  not compared with the model: {verdict}")
+        Console(stderr=printing.quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
         subject = terminal.Subject(str(restoration.model))
         per_node = judging.per_node
-        terminal.print_verdict(console, verdict, subject, is_verbose=verbose, per_node=per_node)
+        terminal.print_verdict(console, verdict, subject, is_verbose=printing.verbose, per_node=per_node)
         if is_proved:
             console.print(f"note     the result is proved equal to {model} but for precision: {_OFF}")
         terminal.print_hints(console, verdict_text.hints(verdict))

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite.bounds import bounding
-from amp_rewrite.cli import comparison_flags, exit_codes, next_steps
+from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_page import PageMaker
-from amp_rewrite.cli.rewrite_job import JobFiles, RewriteJob
+from amp_rewrite.cli.output_files import Result
+from amp_rewrite.cli.records import refuse_failed
+from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
 from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.costs import flop_count
@@ -34,7 +36,7 @@ from amp_rewrite.reporting.terminal import Subject
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
-from amp_rewrite.running import sessions, verification
+from amp_rewrite.running import sessions
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning import tune as tuning
@@ -52,9 +54,9 @@ def carry_out(job: RewriteJob, *, is_dry: bool = False) -> Callable[[], None]:
 
     def record(analysis: Analysis) -> None:
         """Record the analysis for the files, before its model is changed."""
-        if files.plan is not None:
-            _save_plan(files.plan, analysis)
-        if files.report is not None or (not is_dry and bounding.is_quick(analysis.facts)):
+        if (plan := files.saved("plan")) is not None:
+            _save_plan(plan, analysis)
+        if files.json_ is not None or (not is_dry and bounding.is_quick(analysis.facts)):
             analysis.ranges()
         if files.html is not None:
             pages.record(analysis)
@@ -106,22 +108,21 @@ def _settled(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) -> tu
         tell(job.progress, "compile")
         result = Path(outcome.result.model)
         job.engines.append(tensorrt.compile_result(job.model, result, job.options.dims.dims))
-    if job.files.report is not None:
+    if job.files.json_ is not None:
         coverage = coverage or coverage_of(outcome)
         engine = {"engine": job.engines[0].to_json()} if job.engines else {}
         data = {**outcome.to_json(coverage), **engine, "not_verified": in_flags(outcome.unverified) or None}
         if isinstance(outcome.verification, AmpRewriteError):
             data["verification"] = {"not_compared": in_flags(outcome.verification)}
-        _write_json(job.files.report, data, job.seen)
+        _write_json(job.files.json_, data, job.seen)
     model = staging.current().commit(outcome.result.model)
     return replace(outcome, result=replace(outcome.result, model=model)), coverage
 
 
 def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) -> None:
     """Print the report on a committed result and set the exit code."""
-    console = Console(quiet=job.is_quiet)
+    console = job.printing.console
     report, verdict = outcome.result.report, outcome.verification
-    terminal.print_device_check(console, job.policy, job.options.device)
     _print_first(Console(stderr=True), job, outcome)
     reason = in_flags(outcome.unverified)
     terminal.print_lines(console, _rewrite_lines(job, outcome))
@@ -131,7 +132,7 @@ def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) 
     _print_files(console, job.files)
     verdict_ok = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
     is_half = report.obstacle is None or report.obstacle.already
-    valid = report.ok and (is_half or not job.needs_half)
+    valid = report.ok and (is_half or "half" not in job.asked.required)
     bad = isinstance(verdict, Verdict) and bool(reason)
     if isinstance(verdict, AmpRewriteError) and not _is_refused(verdict):
         Console(stderr=console.quiet).print(f"not compared with the original: {reason}")
@@ -141,22 +142,22 @@ def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) 
         is_bad = not valid or (job.required and not is_open)
         _print_conclusion(loud, job, outcome, reason, coverage, is_valid=not is_bad)
     terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
-    comparison_flags.refuse_failed(verdict)
+    refuse_failed(verdict)
     exit_codes.end_rewrite(valid=valid, verdict_ok=verdict_ok, required=job.required)
 
 
 def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
     """Yield the lines above the comparison: those on flags and warnings, and with --verbose all."""
     report = outcome.result.report
-    if job.is_verbose:
+    if job.printing.verbose:
         yield from summary.seconds(report)
     is_whole = report.obstacle is None or not report.obstacle.already
-    names = None if job.is_verbose and is_whole else _KEPT if job.is_verbose else summary.BRIEF
+    names = None if job.printing.verbose and is_whole else _KEPT if job.printing.verbose else summary.BRIEF
     yield from (line for line in summary.lines(before_speed(report)) if names is None or line.name in names)
     yield from summary.observed_lines(job.seen)
     story = tuple(_story(outcome)) if report.obstacle is None else ()
     yield from story
-    if not story or job.is_verbose or job.tuning.is_requested:
+    if not story or job.printing.verbose or job.tuning.is_requested:
         yield from search_lines(outcome)
 
 
@@ -233,7 +234,7 @@ def _print_conclusion(
             verdict,
             subject,
             is_valid=is_valid,
-            is_verbose=job.is_verbose,
+            is_verbose=job.printing.verbose,
             per_node=job.judging.per_node,
         )
         return
@@ -248,7 +249,7 @@ def _not_on_the_cpu(job: RewriteJob, report: Report, result: Path) -> Iterator[s
     half; nothing for a large one, of which a session would take a copy.
     """
     is_new = report.half == BFLOAT16.name and report.obstacle is None
-    if not is_new or not job.is_compared or report.size_after > verification.LARGE:
+    if not is_new or not job.is_compared or report.size_after > sessions.LARGE:
         return
     error = attempted(job.limit, lambda: sessions.open_session(result, libraries=job.judging.libraries))
     if isinstance(error, ModelError):
@@ -274,7 +275,7 @@ _SHOWN = 3
 """The maximum number of data files that a line names."""
 
 
-def _print_files(console: Console, files: JobFiles) -> None:
+def _print_files(console: Console, files: Result) -> None:
     if files.names:
         terminal.print_lines(console, [SummaryLine("wrote", files.names)])
 
@@ -299,13 +300,12 @@ def _write_json(path: Path, outcome: dict[str, Any], observations: Observed | No
 
 def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
     """Print the report on a dry run."""
-    console = Console(quiet=job.is_quiet)
-    terminal.print_device_check(console, job.policy, job.options.device)
-    if job.files.report is not None:
+    console = job.printing.console
+    if job.files.json_ is not None:
         report = analysis.report()
         plain = {**report.to_json(), "warnings": list(map(in_flags, report.warnings))}
         unverified = {"verified": False, "not_verified": "--dry-run was given", "verification": None}
-        _write_json(job.files.report, {**plain, **unverified}, job.seen)
+        _write_json(job.files.json_, {**plain, **unverified}, job.seen)
     terminal.print_plan(console, analysis.plan)
     terminal.print_lines(console, summary.match_lines(analysis.matched))
     terminal.print_lines(console, summary.observed_lines(job.seen))

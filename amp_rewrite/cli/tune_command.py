@@ -2,52 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import click
 
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, executor_flag, opened, quantity
-from amp_rewrite.cli.rewrite_job import RewriteJob, job_flags
+from amp_rewrite.cli.decisions import TuneDecisions
+from amp_rewrite.cli.flags import PATH, Record, command, flag
+from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
+from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, Workers, quantity
+from amp_rewrite.cli.rewrite_job import job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.conversion import Tuning
 from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.options import Level
+from amp_rewrite.process.interruptible import TimeLimit
+from amp_rewrite.running.inputs.feeds import Data
+from amp_rewrite.tuning.comparing import Judging
 from amp_rewrite.tuning.search import Prefer
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
-def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Parse a duration such as 120s or 2m; None without one."""
-    if text is None:
-        return None
-    seconds = quantity(text, _UNITS)
-    if not seconds:
-        raise OptionError(
-            f"--budget {text} is no time above zero", remedy="write it as in --budget 120s or --budget 5m"
-        )
-    return seconds
+@dataclass(frozen=True)
+class Search(Record, title="The search", argument="tuning"):
+    """The settings of a search; the command gets a `Tuning`."""
+
+    prefer: str = flag(
+        "--prefer",
+        "What to prefer among plans within the error: the least predicted time, or the most FLOPs in half.",
+        values=tuple(prefer.value for prefer in Prefer),
+        default=Prefer.TIME.value,
+    )
+    budget: str | None = flag(
+        "--budget TIME",
+        "How long to search, such as 30s or 5m; the best plan by then is used. If not given, the search "
+        "takes a number of runs that depends on the model alone.",
+    )
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Any:
+        """Return the settings; raises OptionError for a budget that is no duration, such as 120s or 2m."""
+        text, seconds = values["budget"], None
+        if text is not None and not (seconds := quantity(text, _UNITS)):
+            remedy = "write it as in --budget 120s or --budget 5m"
+            raise OptionError(f"--budget {text} is no time above zero", remedy=remedy)
+        return Tuning(seconds, Prefer(values["prefer"]), float("inf"), is_requested=True)
 
 
-@click.command(cls=WritingCommand)
+@command(TuneFiles, Search, Workers, TuneDecisions, Inputs, Comparison, Limit, Printing, kind=WritingCommand)
 @click.argument("model", type=PATH)
-@choice(
-    "--prefer",
-    [prefer.value for prefer in Prefer],
-    "What to prefer among plans within the error: the least predicted time, or the most FLOPs in half.",
-    Prefer.TIME.value,
-)
-@click.option(
-    "--budget",
-    metavar="TIME",
-    callback=_seconds,
-    help="How long to search, such as 30s or 5m; the best plan by then is used. If not given, the search "
-    "takes a number of runs that depends on the model alone.",
-)
-@executor_flag("What runs the samples of the search")
-@job_flags("Write the plan as JSON, for amp-rewrite MODEL --plan FILE.", "external_data", takes_plan=False)
-def tune(job: RewriteJob, prefer: str, budget: float | None, executor: str | None) -> None:
+def tune(
+    model: Path,
+    files: TuneFiles,
+    tuning: Tuning,
+    workers: Workers,
+    asked: TuneDecisions,
+    data: Data,
+    judging: Judging,
+    limit: TimeLimit,
+    printing: Printing,
+) -> None:
     """Find the fastest plan for MODEL that stays within an error.
 
     The error of any output is bounded by --tolerance error=BOUND: 0.01 if not given, 0.08 in bfloat16. The
@@ -55,13 +72,12 @@ def tune(job: RewriteJob, prefer: str, budget: float | None, executor: str | Non
     search runs the model in float32 with half emulated, on the given inputs. Exit code 1 when no plan within
     the error was found; the closest one is still written.
     """
-    if job.options.level is Level.UNSAFE_FORCE_ALL:
+    if asked.options.level is Level.UNSAFE_FORCE_ALL:
         raise OptionError(
-            f"--level {job.options.level.value} decides all, and leaves nothing to tune",
+            f"--level {asked.options.level.value} decides all, and leaves nothing to tune",
             remedy="leave out --level",
         )
-    job = replace(job, required=True)
-    with job.running() as running_job, opened(executor) as workers:
-        tuning = Tuning(budget, Prefer(prefer), float("inf"), workers, is_requested=True)
-        show = carry_out(replace(running_job, tuning=tuning))
+    job = job_of(model, files, asked, data, judging, limit, printing, required=True)
+    with job.running() as running_job, workers.opened() as executor:
+        show = carry_out(replace(running_job, tuning=replace(tuning, executor=executor)))
     show()

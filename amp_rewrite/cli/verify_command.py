@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from amp_rewrite.cli import exit_codes, next_steps
-from amp_rewrite.cli.comparison_flags import comparison_flags, doubts, in_flags_of, refuse_failed
-from amp_rewrite.cli.fields_as_flags import as_argument
-from amp_rewrite.cli.file_conflicts import WritingCommand
-from amp_rewrite.cli.flag_builders import PATH, choice, json_flag, verbose_flag
-from amp_rewrite.cli.input_flags import input_flags, timeout_flag
+from amp_rewrite.cli.fields_as_flags import as_argument, in_flags_of
+from amp_rewrite.cli.flags import PATH, Record, command, flag
+from amp_rewrite.cli.output_files import Report, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
+from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, refuse_failed
 from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing
 from amp_rewrite.policy.options import IOTypes
@@ -24,29 +23,30 @@ from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.comparing import Judging
 
 
-@click.command(cls=WritingCommand)
+@dataclass(frozen=True)
+class Borders(Record, title="The models", argument="borders"):
+    """The types of inputs and outputs."""
+
+    io: str = flag(
+        "--io",
+        "Whether float32 inputs and outputs may be half in REWRITTEN.",
+        values=tuple(io.value for io in IOTypes),
+        default="keep",
+    )
+
+
+@command(Borders, Inputs, Comparison, Limit, Report, Printing, kind=WritingCommand)
 @click.argument("original", type=PATH)
 @click.argument("rewritten", type=PATH)
-@input_flags
-@comparison_flags
-@timeout_flag
-@choice(
-    "--io",
-    [io.value for io in IOTypes],
-    "Whether float32 inputs and outputs may be half in REWRITTEN.",
-    "keep",
-)
-@json_flag("verdict")
-@verbose_flag
 def verify(
     original: Path,
     rewritten: Path,
+    borders: Borders,
     data: Data,
     judging: Judging,
     limit: TimeLimit,
-    io: str,
-    json_: Path | None,
-    verbose: bool,
+    files: Report,
+    printing: Printing,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
 
@@ -58,19 +58,19 @@ def verify(
     data = replace(data, steps=judging.steps)
     for path in (original, rewritten):
         loading.load(path)  # for our error messages rather than onnxruntime's
-    with shown_progress() as progress, limit.running():
+    with shown_progress(quiet=printing.quiet) as progress, limit.running():
         tell(progress, "verify")
-        verdict = judging.verdict(original, rewritten, data, IOTypes(io), progress)
+        verdict = judging.verdict(original, rewritten, data, IOTypes(borders.io), progress)
         tell(progress, "blame")
         verdict = in_flags_of(judging.with_blame(verdict, original, rewritten, data))
-    terminal.print_lines(Console(stderr=True), doubts("verify", original, rewritten))
-    subject = terminal.Subject(str(rewritten))
-    terminal.print_verdict(Console(), verdict, subject, is_verbose=verbose, per_node=judging.per_node)
-    terminal.print_hints(Console(), next_steps.of_comparison(verdict, original, rewritten))
+    terminal.print_lines(Console(stderr=True), next_steps.doubts("verify", original, rewritten))
+    console, subject = printing.console, terminal.Subject(str(rewritten))
+    terminal.print_verdict(console, verdict, subject, is_verbose=printing.verbose, per_node=judging.per_node)
+    terminal.print_hints(console, next_steps.of_comparison(verdict, original, rewritten))
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
-        terminal.print_hints(Console(), [mended])
-    if json_ is not None:
-        writing.write_json(verdict_text.to_json(verdict), json_)
+        terminal.print_hints(console, [mended])
+    if files.json_ is not None:
+        writing.write_json(verdict_text.to_json(verdict), files.json_)
     refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok or verdict.is_made_up)

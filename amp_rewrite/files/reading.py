@@ -53,11 +53,6 @@ def open_regular(path: Path) -> BufferedReader:
     return file
 
 
-def check(path: Path) -> None:
-    """Raise the errors of `open_regular`, if any."""
-    open_regular(path).close()
-
-
 def problem(error: OSError) -> str:
     """Return the problem with a file that could not be read, as the end of a sentence after its path."""
     return error.problem if isinstance(error, IrregularError) else f"cannot be read ({error.strerror})"
@@ -68,24 +63,28 @@ def remedy(error: OSError) -> str:
     return error.remedy if isinstance(error, IrregularError) else READABLE
 
 
-# Not waiting for a pipe's writer, owning a terminal, or converting line ends; not all systems have all flags.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY"))
+"""Not waiting for a pipe's writer, owning a terminal, or converting line ends; not all systems have all."""
 
 
 def _check(status: os.stat_result) -> None:
     if stat.S_ISREG(status.st_mode):
         return
-    what = next((words for is_one, words in _KINDS if is_one(status.st_mode)), "something else")
     number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-    raise IrregularError(number, f"is {what}, not a file", _REMEDIES.get(what, "give a regular file"))
+    kind, remedy = _KINDS.get(stat.S_IFMT(status.st_mode), ("a device", "give a regular file"))
+    raise IrregularError(number, f"is {kind}, not a file", remedy)
 
 
-_PIPE = "a pipe"
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, _PIPE),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-_REMEDIES = {"a folder": "name a file in it", _PIPE: "save what comes through it to a file first"}
+_KINDS = {
+    stat.S_IFDIR: ("a folder", "name a file in it"),
+    stat.S_IFIFO: ("a pipe", "save what comes through it to a file first"),
+    stat.S_IFSOCK: ("a socket", "give a regular file"),
+}
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Return whether two paths, resolved, are the same existing file."""
+    try:
+        return one.resolve().samefile(other.resolve())
+    except (OSError, RuntimeError, ValueError):  # a cycle of links is a RuntimeError
+        return False

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf import json_format, text_format
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from onnx import serialization
 
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import is_same
+from amp_rewrite.files.reading import is_same
 from amp_rewrite.files.staging import Stage, name_beside
 from amp_rewrite.model import constants
 from amp_rewrite.process.stopwatch import Count
@@ -321,19 +320,9 @@ def _parsed(data: bytes, path: Path) -> onnx.ModelProto | None:
     """Return the model in the content of a file, in the format that onnx.load expects by its name."""
     try:
         proto = onnx.load_model_from_string(data, _format(path) or "protobuf")
-    except _UNPARSED:
+    except Exception:  # each format has errors of its own
         return None
     return proto if proto.HasField("graph") else None
-
-
-_UNPARSED = (
-    DecodeError,
-    ValueError,
-    RecursionError,
-    text_format.ParseError,
-    json_format.ParseError,
-    onnx.parser.ParseError,
-)
 
 
 def _format(path: Path) -> str | None:

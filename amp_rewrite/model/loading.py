@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 import re
@@ -18,11 +19,9 @@ from google.protobuf.message import DecodeError, Message
 
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
-from amp_rewrite.files.file_identity import FileIdentity, SourceFile
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import graph_edits, preserved_fields, proto_traversal, traversal
 from amp_rewrite.model.preserved_fields import PreservedFields
-from amp_rewrite.process import startup
 
 # Contradictory duplicates in a model, which readers resolve differently.
 #
@@ -177,16 +176,16 @@ _IN_MEMORY = "the given model"
 class Loaded:
     """A mutable copy of a model.
 
-    `size` includes its external data, in bytes; `external` are the files with the data, and `files` all files
-    that it was read from, with their state at that time. `preserved` are the fields that onnx-ir cannot
-    represent, None for an onnx_ir.Model; `warnings` describe repairs and reinterpretations. `mended` says
-    that the source was invalid, and was repaired.
+    `size` includes its external data, in bytes; `external` are the files with the data, and `mode` is that of
+    the model's own file, None without one. `preserved` are the fields that onnx-ir cannot represent, None for
+    an onnx_ir.Model; `warnings` describe repairs and reinterpretations. `mended` says that the source was
+    invalid, and was repaired.
     """
 
     model: ir.Model
     size: int
     external: frozenset[Path] = frozenset()
-    files: tuple[SourceFile, ...] = ()
+    mode: int | None = None
     preserved: PreservedFields | None = None
     warnings: tuple[str, ...] = ()
     mended: bool = False
@@ -321,7 +320,7 @@ def is_surgeon(source: object) -> bool:
 def surgeon() -> Any:
     """Return the module onnx_graphsurgeon; MissingPackageError if it is not installed."""
     try:
-        return startup.import_module("onnx_graphsurgeon")
+        return importlib.import_module("onnx_graphsurgeon")
     except ImportError as error:
         raise MissingPackageError(
             "onnx-graphsurgeon", extra="graphsurgeon", purpose="a graphsurgeon graph"
@@ -343,19 +342,13 @@ def exported(graph: Any) -> onnx.ModelProto:
 
 def _from_path(path: Path) -> Loaded:
     with open_file(path) as stream:
-        file = SourceFile(path, FileIdentity.of(os.fstat(stream.fileno())))
-        data = stream.read()
-    file.check()
-    loaded = replace(_from_proto(_parse(data, path), len(data), path), files=(file,))
+        mode, data = os.fstat(stream.fileno()).st_mode, stream.read()
+    loaded = replace(_from_proto(_parse(data, path), len(data), path), mode=mode)
     if external.KEY not in data:
         return loaded
     file_sizes = external.resolve(loaded.model, path)
-    return replace(
-        loaded,
-        size=loaded.size + sum(file_sizes.values()),
-        external=frozenset(file_sizes),
-        files=(file, *map(SourceFile.at, file_sizes)),
-    )
+    size = loaded.size + sum(file_sizes.values())
+    return replace(loaded, size=size, external=frozenset(file_sizes))
 
 
 def _parse(data: bytes, where: str | Path) -> onnx.ModelProto:

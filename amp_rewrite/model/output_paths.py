@@ -10,7 +10,7 @@ from pathlib import Path
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError, OutputError
-from amp_rewrite.files import destination, file_identity, reading
+from amp_rewrite.files import reading, staging
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource, open_file
 from amp_rewrite.numerics.half import Half
@@ -64,14 +64,14 @@ def beside(
     as `refuse_foreign`, and OutputError where no file can be written.
     """
     target = Path(output) if output is not None else unnamed
-    if file_identity.is_same(target, source):
+    if reading.is_same(target, source):
         raise OptionError(f"{target} is the input itself", remedy=remedy)
     if output is None and target.is_symlink():  # a default path must not follow links
         raise OutputError(
             "is a link at the default output path", where=target, remedy="name a place with `output`"
         )
     _refuse_other_format(target)
-    destination.resolve(target)
+    staging.resolve(target)
     refuse_foreign(target, Kind.MODEL, force=force)
     return target
 
@@ -153,7 +153,7 @@ def _refuse_other_format(target: Path) -> None:
 def refuse_data(target: Path, source_files: Iterable[Path]) -> None:
     """Raise OptionError if a result would replace a file with weights of its model."""
     for file in source_files:
-        if file_identity.is_same(target, file):
+        if reading.is_same(target, file):
             raise OptionError(f"{target} holds weights of the input", remedy="choose another place")
 
 

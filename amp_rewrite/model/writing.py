@@ -15,8 +15,8 @@ import onnx
 import onnx_ir as ir
 
 from amp_rewrite.errors import OutputError
-from amp_rewrite.files import destination, file_identity, staging
-from amp_rewrite.files.file_identity import SourceFile
+from amp_rewrite.files import staging
+from amp_rewrite.files.reading import is_same
 from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import output_paths, serialization
@@ -90,7 +90,7 @@ def write_result(
 
 def transaction(target: Path | None) -> contextlib.AbstractContextManager[Transaction]:
     """Return a transaction that moves a result into place once it is judged; a no-op without a target."""
-    return staging.transaction([] if target is None else [destination.resolve(target)])
+    return staging.transaction([] if target is None else [staging.resolve(target)])
 
 
 def _prove(proof: Proof | None, result: Any) -> None:
@@ -120,13 +120,13 @@ def _write_file(
 ) -> WrittenResult:
     is_external = _is_external(loaded, external_data)
     is_stored = is_external == bool(loaded.external) and external_data.largest is None
-    if not changed and is_stored and file_identity.is_same(source, target):
+    if not changed and is_stored and is_same(source, target):
         return WrittenResult(target, loaded.size, "")
     if not changed and not loaded.external and not is_external:
         with open_file(source) as file:
             data = _marked(file.read(), source)
         with _staged(target) as stage:
-            output = _publish(target, stage, data, (), loaded.files)
+            output = _publish(target, stage, data, (), loaded.mode)
         return WrittenResult(output.path, len(data), "", output.warnings)
     loaded.model.metadata_props[output_paths.WRITTEN] = output_paths.source_name(source)
     in_use = loaded.external if source != target else frozenset[Path]()
@@ -164,13 +164,11 @@ def save(
     """Write a model to a file atomically, or with its transaction: it is complete or absent.
 
     `external_data` says where its weights go. Data files of a replaced model are removed, unless they are
-    `in_use` or others refer to them. Raises OutputError when the model cannot be written, and ModelError when
-    a file that it is read from has changed since.
+    `in_use` or others refer to them. Raises OutputError when the model cannot be written.
     """
     is_external = _is_external(loaded, external_data)
     if not is_external:
         _refuse_too_large(loaded, path, "leave out `Options.external_data=NEVER`")
-    file_identity.check(loaded.files)  # as before editing: large weights are read here
     with _staged(path) as stage:
         names: Sequence[str] = ()
         if is_external:
@@ -179,17 +177,17 @@ def save(
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         data = serialization.to_proto(loaded).SerializeToString()
-        return _publish(path, stage, data, names, loaded.files, in_use, proof)
+        return _publish(path, stage, data, names, loaded.mode, in_use, proof)
 
 
 @contextlib.contextmanager
 def _staged(path: Path) -> Generator[Stage]:
-    target = destination.resolve(path)
+    target = staging.resolve(path)
     try:
         with staging.beside(target, lambda number: external.has_files(target, number)) as stage:
             yield stage
     except OSError as error:
-        raise destination.unwritable(path, error) from error
+        raise staging.unwritable(path, error) from error
 
 
 def _publish(
@@ -197,23 +195,17 @@ def _publish(
     stage: Stage,
     data: bytes,
     names: Sequence[str],
-    sources: Sequence[SourceFile],
+    mode: int | None,
     in_use: frozenset[Path] = frozenset[Path](),
     proof: Proof | None = None,
 ) -> WrittenModel:
-    """Move a model and its data files into place, after checking that no source file has changed.
-
-    In a transaction, source files that are replaced are checked again.
-    """
+    """Move a model and its data files into place; a new file has the mode of the source."""
     staged = stage.files / stage.target.name
     staged.write_bytes(data)
     _prove(proof, staged)
-    file_identity.check(sources)
     warnings = external.warnings(stage.target, in_use)
-    mode = next((file.path.stat().st_mode for file in sources), None)
 
     def move() -> None:
-        file_identity.check(sources if path in {file.path for file in sources} else ())
         replaced = external.files_beside(stage.target)
         stage.publish(names, mode)
         external.remove(replaced, in_use)

@@ -7,6 +7,7 @@ and is many times as fast. Large arrays go to onnxruntime if it is installed and
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 from typing import Any
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.process import startup
 
 Floats = NDArray[np.float32]
 
@@ -90,7 +90,7 @@ class CastConverter:
     """A Cast from float32 to a half type on the CPU, on the caller's thread; several threads may call it."""
 
     def __init__(self, half: Half) -> None:
-        runtime = startup.import_module("onnxruntime")
+        runtime = importlib.import_module("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # fatal errors only

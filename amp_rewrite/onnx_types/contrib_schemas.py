@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
-
-from amp_rewrite.process import startup
 
 OperatorVersion = Mapping[str, Any]
 """One version of an operator: `since`, `inputs`, `outputs` (rows of type, option, homogeneous), `types`."""
@@ -51,7 +50,7 @@ def stored() -> OperatorVersions:
 def installed() -> OperatorVersions:
     """Return the operators of the installed onnxruntime; none if it is missing or broken."""
     try:
-        state = startup.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
         schemas = state.get_all_operator_schema()
     except (ImportError, AttributeError, OSError):
         return {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.metadata
 import importlib.util
 import re
@@ -23,9 +24,8 @@ from amp_rewrite.placement import placement, saved_graph
 from amp_rewrite.placement.placement import OwnNodes, Placement, PlacementLog
 from amp_rewrite.placement.saved_graph import Executed
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
-from amp_rewrite.process import child_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.running.runtime_errors import one_line
+from amp_rewrite.running.sessions import one_line
 
 NAME = "tensorrt"
 """The name of this provider beside those of onnxruntime."""
@@ -42,7 +42,7 @@ class Request:
     """A model to compile, and the shapes of its inputs that leave dimensions open."""
 
     model: Path
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,17 @@ def _folders() -> list[Path]:
 # In the child process.
 
 
-def serve() -> None:
-    """Answer requests until there are no more."""
+@functools.cache
+def _runtime() -> Any:
+    """Return the bindings, which need both libraries."""
     for name in ("tensorrt_rtx", "tensorrt_onnxparser_rtx"):  # the bindings ask the linker for them
         libraries = sorted(_folders()[1].glob(f"lib{name}.so.*"))  # importing the package adds links
         ctypes.CDLL(str(libraries[-1]), ctypes.RTLD_GLOBAL)
-    runtime = importlib.import_module("tensorrt_rtx_bindings")
-    child_process.serve(lambda request: compile_model(runtime, request))
+    return importlib.import_module("tensorrt_rtx_bindings")
+
+
+def _answer(request: Request) -> Answer:
+    return compile_model(_runtime(), request)
 
 
 def compile_model(runtime: Any, request: Request) -> Answer:
@@ -165,11 +169,8 @@ def compiler(dims: Dims) -> Generator[Callable[[Path], Placement]]:
     ModelError for an unreadable model, OptionError for a size that is not open, and TimeLimitError.
     """
     version()
-    process = ChildProcess("from amp_rewrite.placement import tensorrt; tensorrt.serve()")
-    try:
+    with contextlib.closing(ChildProcess(_answer)) as process:
         yield lambda model: _compile(process, model, dims)
-    finally:
-        process.end()
 
 
 def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
@@ -192,7 +193,7 @@ def compile_result(original: Path, result: Path, dims: Dims) -> Placement:
 def _compile(process: ChildProcess, model: Path, dims: Dims) -> Placement:
     graph = saved_graph.load(model).graph
     sizes = OpenDimensions(graph, dims)
-    shapes = {value.name or "": tuple(sizes.of_input(value) or ()) for value in graph.inputs}
+    shapes = {value.name or "": sizes.of_value(value) or () for value in graph.inputs}
     try:
         answer: Answer = process.ask(Request(model.resolve(), shapes))
     except CrashError as error:

@@ -6,6 +6,7 @@ computed from the shapes that it found is evaluated, and it infers the model aga
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import warnings
@@ -25,7 +26,7 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing.value_shapes import Array, ValueFacts, build_structure
-from amp_rewrite.process import startup, worker, worker_process
+from amp_rewrite.process import worker, worker_process
 
 Shape = tuple[int, ...]
 Sizes = tuple[int | None, ...]
@@ -204,7 +205,7 @@ class _SizeInference:
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid(*pair) for pair in imports.items()]
         )
-        reference = startup.import_module("onnx.reference")  # slow to import, and few models need it
+        reference = importlib.import_module("onnx.reference")  # slow to import, and few models need it
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")

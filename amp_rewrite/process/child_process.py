@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing
 import os
-import pickle
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any, Literal, NoReturn
 
-from amp_rewrite.errors import RunError
+from amp_rewrite.errors import AmpRewriteError, RunError
 from amp_rewrite.process import interruptible
-
-_GREETING = b"amp-rewrite answers"
-"""The greeting before all answers, sent only by a Python that has imported the needed modules."""
-
-_FIRST = f"""import pickle, sys
-sys.path[:] = pickle.load(sys.stdin.buffer)
-{{}}
-sys.stdout.buffer.write({_GREETING!r})
-sys.stdout.flush()
-"""
-"""The start of the child's code: it adopts our module search path, runs the needed imports, and greets."""
 
 
 class CrashError(Exception):
@@ -33,82 +23,90 @@ class CrashError(Exception):
 
 
 class ChildProcess:
-    """A process that starts with the first request, and again after its end.
+    """A process that starts with the first request, and again after its end; it ends with this one.
 
-    `code` is Python that calls `serve`, after imports that it `needs`. `process` is None while it does not
-    run.
+    `answer` is a function of a module. `process` is None while it does not run.
     """
 
-    def __init__(self, code: str, needs: str = "") -> None:
-        self._code = _FIRST.format(needs) + code
-        self._has_greeted = False
-        self.process: subprocess.Popen[bytes] | None = None
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.process: Any = None
+        self._answer = answer
+        self._connection: Connection | None = None
+        self._is_ready = False
 
     def ask(self, request: Any, *, is_interruptible: bool = True) -> Any:
         """Return the answer to a request; with `is_interruptible` in a thread, within the time limit.
 
-        Raises CrashError, TimeLimitError, and RunError if no process can be started.
+        Raises an AmpRewriteError of the other process, CrashError, TimeLimitError, and RunError if no process
+        can be started.
         """
-        child = self.start()
-        exchange = functools.partial(self._exchange, child, request)
+        self.start()
+        process, exchange = self.process, functools.partial(self._exchange, request)
         try:
-            return interruptible.call(exchange, child.kill) if is_interruptible else exchange()
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            self.end()
-            raise CrashError(_how(child.returncode)) from error
+            reply = interruptible.call(exchange, process.kill) if is_interruptible else exchange()
+        except (OSError, EOFError) as error:
+            process.join(_CRASHING)
+            self.close()
+            if not self._is_ready:
+                raise RunError(f"no process can be started by {sys.executable}") from error
+            raise CrashError(_how(process.exitcode)) from error
         except BaseException:  # an interrupt: the next request would read this answer
-            child.kill()
-            self.end()
+            self.close()
             raise
+        if isinstance(reply, AmpRewriteError):
+            raise reply
+        return reply
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start the process, unless it runs; raises RunError."""
-        if self.process is not None and self.process.poll() is None:
-            return self.process
-        self.end()
+    def start(self, method: Literal["spawn", "fork"] = "spawn") -> None:
+        """Start the process, unless it runs; raises RunError. Only one without threads may be forked."""
+        if self.process is not None and self.process.is_alive():
+            return
+        self.close()
         if not sys.executable or getattr(sys, "frozen", False):
             raise RunError("no process can be started: no Python interpreter is known")
+        context: Any = multiprocessing.get_context(method)
+        self._connection, theirs = context.Pipe()
+        inherited = self._connection if method == "fork" else None
+        process = context.Process(target=_serve, args=(self._answer, theirs, inherited), daemon=True)
         try:
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-c", self._code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-        except OSError as error:
-            raise RunError(f"no process can be started ({error.strerror})") from error
-        self.process, self._has_greeted = child, False
-        with contextlib.suppress(OSError):  # it ended: reading the first answer fails
-            _send(child, sys.path)
-        return child
+            with _without_main():
+                process.start()
+        except (OSError, AssertionError) as error:  # a daemon of multiprocessing starts no other process
+            raise RunError(f"no process can be started ({error})") from error
+        finally:
+            theirs.close()
+        self.process, self._is_ready = process, False
 
-    def _exchange(self, child: subprocess.Popen[bytes], request: Any) -> Any:
-        assert child.stdout is not None, "it has a pipe"
-        if not self._has_greeted:
-            if child.stdout.read(len(_GREETING)) != _GREETING:
-                raise RunError(
-                    f"no process can be started: {sys.executable} is not Python, or lacks packages"
-                )
-            self._has_greeted = True
-        _send(child, request)
-        return pickle.load(child.stdout)
+    def _exchange(self, request: Any) -> Any:
+        assert self._connection is not None, "it has been started"
+        if not self._is_ready:
+            self._connection.recv()
+            self._is_ready = True
+        self._connection.send(request)
+        return self._connection.recv()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process, if it runs."""
-        child, self.process = self.process, None
-        if child is None:
-            return
-        for pipe in filter(None, (child.stdin, child.stdout)):
-            with contextlib.suppress(OSError):  # from buffered data for a process that has ended
-                pipe.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_CRASHING)
-        child.kill()
-        child.wait()
+        process, self.process = self.process, None
+        if process is not None and self._connection is not None:
+            process.kill()
+            process.join()
+            self._connection.close()
 
 
 _CRASHING = 0.5
 """The seconds to wait for the exit code of a crash."""
+
+
+@contextlib.contextmanager
+def _without_main() -> Generator[None]:
+    """Hide the user's script, which a process of multiprocessing would otherwise run again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _how(code: int) -> str:
@@ -117,26 +115,27 @@ def _how(code: int) -> str:
     return f"exit code {code}"
 
 
-def _send(child: subprocess.Popen[bytes], request: Any) -> None:
-    assert child.stdin is not None, "it has a pipe"
-    pickle.dump(request, child.stdin)
-    child.stdin.flush()
-
-
-def serve(answer: Callable[[Any], Any]) -> NoReturn:
-    """Answer requests in that process until there are no more, discarding printed output.
+def _serve(
+    answer: Callable[[Any], Any], connection: Connection, inherited: Connection | None = None
+) -> NoReturn:
+    """Answer requests until there are no more, discarding printed output.
 
     Interrupts are left to the calling process, which ends this one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
+    if inherited is not None:
+        inherited.close()
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
+    connection.send("ready")
     while True:
         try:
-            request = pickle.load(sys.stdin.buffer)
+            request = connection.recv()
         except EOFError:
             os._exit(0)  # native libraries need no orderly end
-        answers.write(pickle.dumps(answer(request)))
-        answers.flush()
+        try:
+            reply = answer(request)
+        except AmpRewriteError as error:
+            reply = error
+        connection.send(reply)

@@ -6,6 +6,7 @@ An executor is any `concurrent.futures.Executor` whose workers can import amp_re
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -13,7 +14,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 from amp_rewrite.errors import AmpRewriteError, MissingPackageError, OptionError, WorkerError
-from amp_rewrite.process import interruptible, startup
+from amp_rewrite.process import interruptible
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ def _broken(error: Exception) -> WorkerError:
 def _connected(address: str) -> Any:
     """Return a client of the scheduler at an address."""
     try:
-        distributed: Any = startup.import_module("distributed")
+        distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise MissingPackageError("distributed", extra="cluster", purpose="a Dask cluster") from error
     try:

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
-from functools import partial
 from numbers import Real
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from amp_rewrite.errors import OptionError, ResourceError, TimeLimitError
@@ -36,72 +32,32 @@ def call(work: Callable[[], T], stop: Callable[[], object]) -> T:
     Raises the errors of `work`, TimeLimitError when a `TimeLimit` is reached, and ResourceError if no
     thread can be started.
     """
-    end, future = _END.get(), Future[T]()
-    if end is not None:
-        end.slice()  # so that nothing starts after the limit
-    is_begun = False
+    limit, future = _LIMIT.get(), Future[T]()
+    limit.wait()  # so that nothing starts after the limit
+    thread = threading.Thread(target=copy_context().run, args=(_settle, future, work), daemon=True)
     try:
-        _start(partial(copy_context().run, partial(_outcome, future, work)))
-        is_begun = True
+        thread.start()
         while not future.done():
-            wait([future], _SLICE if end is None else end.slice())
-    except BaseException:
-        if is_begun:  # otherwise there is nothing to stop
-            stop()
-            _LEFT.append(future)
-            wait([future], GRACE)
+            wait([future], limit.wait())
+    except BaseException as error:
+        if isinstance(error, RuntimeError) and thread.ident is None:
+            raise ResourceError(f"the system starts no further thread ({error})") from error
+        stop()
+        _LEFT.append(future)
+        wait([future], GRACE)
         raise
     return future.result()
 
 
-_Work = Callable[[], Callable[[], None]]
-"""A piece of work; it returns a function that reports its end to the caller."""
-
-
-def _start(work: _Work) -> None:
-    """Pass the work to an idle thread, or to a new one."""
-    with contextlib.suppress(IndexError):
-        _waiting().pop().put(work)
-        return
-    queue = SimpleQueue[_Work]()
-    queue.put(work)
+def _settle(future: Future[T], work: Callable[[], T]) -> None:
     try:
-        threading.Thread(target=_serve, args=(queue,), daemon=True).start()
-    except RuntimeError as error:
-        raise ResourceError(f"the system starts no further thread ({error})") from error
-
-
-def _serve(queue: SimpleQueue[_Work]) -> None:
-    """Run one piece of work after another.
-
-    Starting a thread for each takes as long as running a small model, and longer on a busy machine.
-    """
-    waiting = _waiting()
-    while True:
-        settle = queue.get()()
-        waiting.append(queue)  # before the caller continues, which may have more work
-        settle()
-        del settle  # and the objects that it holds
-
-
-_WAITING: dict[int, list[SimpleQueue[_Work]]] = {}
-
-
-def _waiting() -> list[SimpleQueue[_Work]]:
-    """Return the queues of the idle threads of this process: a fork does not inherit threads."""
-    return _WAITING.setdefault(os.getpid(), [])
+        future.set_result(work())
+    except BaseException as error:  # raised again in the caller
+        future.set_exception(error)
 
 
 _SLICE = 1.0
 """The longest wait in seconds: not all systems run signal handlers while waiting."""
-
-
-def _outcome(future: Future[T], work: Callable[[], T]) -> Callable[[], None]:
-    try:
-        return partial(future.set_result, work())
-    except BaseException as error:  # raised again in the caller
-        return partial(future.set_exception, error)
-
 
 _LEFT: list[Future[Any]] = []
 
@@ -120,27 +76,35 @@ class TimeLimit:
     def __init__(self, seconds: float | None, name: str = "timeout") -> None:
         self.seconds = seconds
         self.name = name
-        self._left = None if seconds is None else _checked(seconds, name)
+        self._left = math.inf if seconds is None else _checked(seconds, name)
+        self._end = math.inf
 
     @property
     def is_over(self) -> bool:
         """Return whether no time is left."""
-        return self._left is not None and self._left <= 0
+        return self._left <= 0
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
         """Count the time inside; once none is left, every `call` raises TimeLimitError."""
-        if self._left is None:
-            yield
-            return
-        began, outer = time.monotonic(), _END.get()
-        own = _End(began + self._left, self)
-        token = _END.set(own if outer is None or own.at < outer.at else outer)
+        began, outer = time.monotonic(), _LIMIT.get()
+        self._end = began + self._left
+        token = _LIMIT.set(min(self, outer, key=lambda limit: limit._end))
         try:
             yield
         finally:
-            _END.reset(token)
+            _LIMIT.reset(token)
             self._left -= time.monotonic() - began
+
+    def wait(self) -> float:
+        """Return the longest wait from now in seconds; raise TimeLimitError if no time is left."""
+        remaining = self._end - time.monotonic()
+        if remaining > 0:
+            return min(remaining, _SLICE)
+        raise TimeLimitError(
+            f"running the models took longer than {self.name} allows ({self.seconds:g} s)",
+            remedy=f"give {self.name} more seconds",
+        )
 
 
 def _checked(seconds: Any, name: str) -> float:
@@ -150,23 +114,5 @@ def _checked(seconds: Any, name: str) -> float:
     raise OptionError(f"{name} is not a number of seconds above 0", remedy="leave it out for no limit")
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The end of a time limit."""
-
-    at: float
-    limit: TimeLimit
-
-    def slice(self) -> float:
-        """Return the longest wait from now; TimeLimitError if no time is left."""
-        remaining = self.at - time.monotonic()
-        if remaining > 0:
-            return min(remaining, _SLICE)
-        name = self.limit.name
-        raise TimeLimitError(
-            f"running the models took longer than {name} allows ({self.limit.seconds:g} s)",
-            remedy=f"give {name} more seconds",
-        )
-
-
-_END: ContextVar[_End | None] = ContextVar("_END", default=None)
+_NONE = TimeLimit(None)
+_LIMIT: ContextVar[TimeLimit] = ContextVar("_LIMIT", default=_NONE)

@@ -1,55 +1,26 @@
-"""The start of the command: its imports, with a one-line error if they fail."""
+"""The start of the command: its imports, with a one-line error if they fail, and its streams."""
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import contextlib
 import gc
 import importlib
-import io
-import logging
+import importlib.util
 import os
 import signal
 import sys
 import threading
-from collections.abc import Generator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import LazyLoader
+from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from amp_rewrite.errors import TRACEBACK
-
-# Late imports, during which no fork happens.
-#
-# A fork copies a module that another thread is importing half initialised, and locked: the child would
-# deadlock. So late imports hold a lock that a fork acquires first.
-
-LOCK = threading.RLock()
-"""The lock that a fork acquires first, so that it copies no partial work done under it."""
-
-_FIRST = (logging, concurrent.futures.thread)
-"""Modules to import first: both register locks that a fork acquires, in reverse order of registration. A
-module under import may need them, and must not register them while a fork waits for our lock.
-"""
-
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
-
-
-def import_module(name: str) -> ModuleType:
-    """Import a module by name, as `importlib.import_module` does."""
-    with LOCK:
-        return importlib.import_module(name)
-
-
-# Python's cyclic garbage collector, paused while large graphs are built.
 
 
 @contextlib.contextmanager
 def paused() -> Generator[None]:
-    """Pause the collector, which would traverse a large graph again and again as it grows.
+    """Pause Python's cyclic garbage collector, which would traverse a large graph repeatedly as it grows.
 
     A pass over 100,000 nodes takes twice as long with it. Objects created meanwhile move to the oldest
     generation, so that the collector does not traverse them all at once.
@@ -67,14 +38,48 @@ def paused() -> Generator[None]:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module of the command; end the process with a one-line error if a package prevents that."""
+    """Import a module of the command; end the process with a one-line error if a package prevents that.
+
+    An interrupt meanwhile ends the process at once: a KeyboardInterrupt in the middle of an import prints a
+    traceback, and crashes protobuf's C extension.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    is_default = in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        with _interrupts_end_it(), lazy_imports(), paused():
+        with paused(), _postponed_imports():
             return importlib.import_module(name)
     except Exception as error:  # a broken or old package may raise anything
         if os.environ.get(TRACEBACK):
             raise
         _refuse_to_start(error)
+    finally:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_SELDOM = ("sympy", "onnx_ir._symbolic_shapes", "re2")
+"""Modules for symbolic dimensions in onnx-ir, which are unused here, and for regular expressions."""
+
+
+@contextlib.contextmanager
+def _postponed_imports() -> Generator[None]:
+    """Have these modules imported on first use, which nearly halves the time of the imports."""
+    found = (name for name in _SELDOM if importlib.util.find_spec(name.partition(".")[0]))
+    postponed = {name: _Postponed(name) for name in found if name not in sys.modules}
+    sys.modules.update(postponed)
+    yield
+    for name, module in postponed.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
+class _Postponed(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        sys.modules.pop(self.__name__, None)
+        self.__dict__.update(vars(importlib.import_module(self.__name__)))
+        return self.__dict__[name]
 
 
 def _refuse_to_start(error: Exception) -> NoReturn:
@@ -97,81 +102,19 @@ _PACKAGES = {"yaml": "PyYAML", "onnx_ir": "onnx-ir", "google": "protobuf"}
 """The names of packages that differ from those of their modules."""
 
 
-@contextlib.contextmanager
-def _interrupts_end_it() -> Generator[None]:
-    """Restore the system's handler of interrupts (SIGINT), which ends the process at once.
-
-    A KeyboardInterrupt in the middle of an import prints a traceback, and crashes protobuf's C extension.
-    """
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+# Standard streams.
 
 
-@contextlib.contextmanager
-def lazy_imports() -> Generator[None]:
-    """Load rarely needed modules on first use, which nearly halves the time of the imports.
-
-    Changes `sys.meta_path`, so it is for a process of our own.
-    """
-    finder = _LazyFinder()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
+def reopen_closed_streams() -> None:
+    """Lead closed standard streams nowhere: the next file would get their numbers, and what is printed."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
-SELDOM = frozenset({"sympy", "onnx_ir._symbolic_shapes", "re2"})
-"""Modules for symbolic dimensions in onnx-ir, which are unused here, and for regular expressions."""
-
-
-class _LazyFinder:
-    """A finder of these modules as Python's own, with the standard library's lazy loader."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the specification of such a module; None for any other."""
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in SELDOM else None
-        if spec and spec.loader:
-            spec.loader = LazyLoader(spec.loader)
-        return spec
-
-
-def tolerate_lost_streams() -> None:
-    """Make no exit code depend on a reader: what standard error cannot take, and what goes to a closed pipe,
-    is dropped.
-
-    A closed standard stream leads nowhere: else the next file would get its number, and what libraries print.
-    """
-    for name, kind in (("stdin", None), ("stdout", _Unread), ("stderr", _Lossy)):
-        stream: Any = getattr(sys, name)
-        if stream is None:
-            file = os.open(os.devnull, os.O_RDWR)  # the lowest free number
-            os.set_inheritable(file, True)
-            setattr(sys, name, os.fdopen(file, "r" if kind is None else "w"))
-        elif kind is not None and stream is getattr(sys, f"__{name}__"):
-            raw = io.BufferedWriter(kind(stream.fileno(), "w", closefd=False))
-            by_line = stream.line_buffering or kind is _Lossy
-            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line))
-
-
-class _Lossy(io.FileIO):
-    LOST: type[OSError] = OSError
-
-    def write(self, data: Any, /) -> int:
-        """Write as much as the system accepts, and claim to have written all of it."""
-        with contextlib.suppress(self.LOST):
-            return super().write(data) or len(data)
-        return len(data)
-
-
-class _Unread(_Lossy):
-    LOST = BrokenPipeError
+def drop(stream: IO[str]) -> None:
+    """Discard what is buffered for a stream, and what follows: the flush at exit would fail once more."""
+    with contextlib.suppress(OSError):  # a replacement of standard output may have no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -49,13 +49,8 @@ def counted(progress: Progress | None, samples: Iterable[T], total: int) -> Iter
 
 def counting(progress: Progress | None, total: int) -> Callable[[int], None]:
     """Return a function that reports completed steps out of `total`, if the callback can show several."""
-    show = count_of(progress) if total > 1 else None
-
-    def count(completed: int) -> None:
-        if show is not None:
-            show(completed, total)
-
-    return count
+    count = count_of(progress) if total > 1 else None
+    return lambda completed: None if count is None else count(completed, total)
 
 
 class Stopwatch:

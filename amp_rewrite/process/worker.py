@@ -1,22 +1,23 @@
 """Calls of onnx's checker and inference in a worker process, since an invalid model can crash them.
 
 With onnx 1.23, a GatherND with a negative `batch_dims` and a LayerNormalization with an axis far out of
-bounds crash the calling process. The worker starts with the first call and serves all further ones; if a call
-crashes it, or leaves its limits, the call has no result, and the next one starts a new worker.
+bounds crash the calling process. The worker starts with the first call and serves all further ones, one after
+the other; if a call crashes it, or leaves its limits, the call has no result, and the next one starts a new
+worker.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from amp_rewrite.errors import RunError
+from amp_rewrite.process import worker_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
-from amp_rewrite.process.worker_process import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +25,15 @@ T = TypeVar("T")
 
 def start() -> None:
     """Start the worker in advance, so that it is ready when needed."""
-    own().start()
+    child, lock = _worker(os.getpid())
+    with lock, contextlib.suppress(RunError):
+        child.start()
+
+
+def fork() -> None:
+    """Start the worker as a fork of a process that has no threads: it need not import onnx again."""
+    if hasattr(os, "fork"):
+        _worker(os.getpid())[0].start("fork")
 
 
 def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:
@@ -33,8 +42,12 @@ def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> 
     If no worker with onnx can be started, as in an embedded interpreter, the function is called in this
     process.
     """
+    child, lock = _worker(os.getpid())
     try:
-        return own().call((function.__name__, arguments, keywords))
+        with lock:
+            return child.ask((function.__name__, arguments, keywords), is_interruptible=False)
+    except CrashError:
+        return None
     except RunError:
         return function(*arguments, **keywords)
 
@@ -45,45 +58,7 @@ def infer(function: Callable[..., T], model: bytes) -> T | None:
     return call(function, model, propagates_data=False) if result is None else result
 
 
-class Worker:
-    """A process that answers the calls of all threads, one after the other, until this process ends."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-        self.child = ChildProcess(_CODE, needs="import onnx")
-        atexit.register(self.stop)
-
-    def start(self) -> None:
-        """Start the process, if possible."""
-        with self._lock, contextlib.suppress(RunError):
-            self.child.start()
-
-    def call(self, request: Call) -> Any:
-        """Wait for the result of a call; None if the call crashes the process."""
-        with self._lock:
-            try:
-                return self.child.ask(request, is_interruptible=False)
-            except CrashError:
-                return None
-
-    def stop(self) -> None:
-        """Stop the process, if it runs; not from a fork, which inherits the exit handler."""
-        if self._owner == os.getpid() and self.child.process is not None:
-            self.child.process.kill()
-            self.child.end()
-
-
-_CODE = "from amp_rewrite.process import worker_process; worker_process.serve()"
-
-_WORKERS: dict[int, Worker] = {}
-
-
-def own() -> Worker:
-    """Return the worker of this process.
-
-    A fork needs its own: it inherits shared pipes, and perhaps a lock held by a thread that it lacks.
-    """
-    if os.getpid() not in _WORKERS:
-        _WORKERS.setdefault(os.getpid(), Worker())
-    return _WORKERS[os.getpid()]
+@functools.cache
+def _worker(_process: int) -> tuple[ChildProcess, threading.Lock]:
+    """Return the worker of a process. A fork has its own: a thread that it lacks may hold the lock."""
+    return ChildProcess(worker_process.answer), threading.Lock()

@@ -7,6 +7,7 @@ libraries. A call in the calling process has no limits.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import mmap
 import os
@@ -14,17 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import onnx
 from onnx import checker, numpy_helper, shape_inference
-
-from amp_rewrite.process import child_process
 
 try:
     import resource
 except ImportError:  # Windows has no such limits
     resource = None
+
+T = TypeVar("T")
 
 
 def complaint(model: bytes | str, *, full: bool) -> str:
@@ -36,30 +37,37 @@ def complaint(model: bytes | str, *, full: bool) -> str:
     return ""
 
 
+def _attempted(infer: Callable[[], T], otherwise: T) -> T:
+    """Return what onnx's inference returns; it raises errors of many kinds. Raises MemoryError."""
+    try:
+        return infer()
+    except MemoryError:
+        raise
+    except Exception:
+        return otherwise
+
+
+def _inferred(model: bytes, *, propagates_data: bool, strict: bool = False) -> onnx.GraphProto:
+    proto = onnx.ModelProto.FromString(model)
+    return shape_inference.infer_shapes(proto, data_prop=propagates_data, strict_mode=strict).graph
+
+
 def infer_model(model: bytes, *, propagates_data: bool = True) -> dict[str, bytes]:
     """Return the types that onnx infers for values of a model's main graph, by name; empty if it fails.
 
     This and the others raise MemoryError.
     """
-    try:
-        proto = onnx.ModelProto.FromString(model)
-        inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data)
-    except MemoryError:
-        raise
-    except Exception:  # as above
-        return {}
-    return {info.name: info.type.SerializeToString() for info in inferred.graph.value_info}
+
+    def infer() -> dict[str, bytes]:
+        graph = _inferred(model, propagates_data=propagates_data)
+        return {info.name: info.type.SerializeToString() for info in graph.value_info}
+
+    return _attempted(infer, {})
 
 
 def infer_graph(model: bytes, *, propagates_data: bool = True) -> bytes:
     """Return a model's graph with inferred types, propagating known integers; empty if inference fails."""
-    try:
-        proto = onnx.ModelProto.FromString(model)
-        return shape_inference.infer_shapes(proto, data_prop=propagates_data).graph.SerializeToString()
-    except MemoryError:
-        raise
-    except Exception:  # as above
-        return b""
+    return _attempted(lambda: _inferred(model, propagates_data=propagates_data).SerializeToString(), b"")
 
 
 def infer_values(model: bytes, *, propagates_data: bool = True) -> list[bytes]:
@@ -68,18 +76,17 @@ def infer_values(model: bytes, *, propagates_data: bool = True) -> list[bytes]:
     Known integers are propagated. Empty if the inference fails, or contradicts itself: then some inferred
     types are wrong, and a runtime would reject the model with them.
     """
-    proto = onnx.ModelProto.FromString(model)
     for strict in (True, False):
         try:
-            inferred = shape_inference.infer_shapes(proto, data_prop=propagates_data, strict_mode=strict)
+            graph = _inferred(model, propagates_data=propagates_data, strict=strict)
         except MemoryError:
             raise
         except Exception as error:  # as above
             if _CONTRADICTED in str(error):
                 return []
         else:
-            graphs = _graphs(inferred.graph)
-            return [onnx.GraphProto(value_info=graph.value_info).SerializeToString() for graph in graphs]
+            inside = _graphs(graph)
+            return [onnx.GraphProto(value_info=each.value_info).SerializeToString() for each in inside]
     return []
 
 
@@ -130,22 +137,17 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def serve() -> NoReturn:
-    """Answer calls until there are no more, each within its limits."""
-    at_start = _data()
-
-    def answer(call: Call) -> Any:
-        name, arguments, keywords = call
-        memory = _COMPUTING if name == evaluate.__name__ else _INFERRING
-        _limit(at_start + memory + _TIMES * _size(arguments[0]), time.process_time() + _SECONDS)
-        try:
-            return _FUNCTIONS[name](*arguments, **keywords)
-        except MemoryError:
-            os._exit(1)
-        finally:
-            _limit()
-
-    child_process.serve(answer)
+def answer(call: Call) -> Any:
+    """Return the result of a call within its limits; end the process where it leaves them."""
+    name, arguments, keywords = call
+    memory = _COMPUTING if name == evaluate.__name__ else _INFERRING
+    _limit(_data_at_start() + memory + _TIMES * _size(arguments[0]), time.process_time() + _SECONDS)
+    try:
+        return _FUNCTIONS[name](*arguments, **keywords)
+    except MemoryError:
+        os._exit(1)
+    finally:
+        _limit()
 
 
 _INFERRING, _COMPUTING = 1 << 29, 1 << 32
@@ -177,7 +179,8 @@ def _limit(data: float = inf, seconds: float = inf) -> None:
         resource.setrlimit(kind, (min(limits, default=resource.RLIM_INFINITY), hard))
 
 
-def _data() -> float:
-    """Return the bytes of data of this process; infinity where the system does not say."""
+@functools.cache
+def _data_at_start() -> float:
+    """Return the bytes of data of this process before its first call; infinity where no system says so."""
     usage = Path("/proc/self/statm")
     return int(usage.read_text("ascii").split()[5]) * mmap.PAGESIZE if usage.exists() else inf

@@ -11,7 +11,7 @@ from typing import Any
 from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
-from amp_rewrite.running.selections import Choice
+from amp_rewrite.running.selections import OtherSelection
 from amp_rewrite.running.tolerances import Measured, Tolerances
 from amp_rewrite.running.verdict import (
     FailedStress,
@@ -226,7 +226,7 @@ def _faint(output: Output) -> str:
     return f"{output.name} passes because {size}; {strict}"
 
 
-def selection(choice: Choice) -> str:
+def selection(choice: OtherSelection) -> str:
     """Return what a node selects otherwise in the result."""
     places = f"at {choice.places:,} of {plural(choice.of, 'place')}"
     return f"{choice.operator} '{choice.node}', {places}, between values at most {choice.gap:.1e} apart"

@@ -216,7 +216,7 @@ def _structure(root: ir.Graph) -> Iterator[str]:
 
 
 def load(path: str | Path) -> SavedPlan:
-    """Read a plan that `Analysis.save_plan` or --save-plan saved, for `rewrite(..., replay=plan)`.
+    """Read a plan that `Analysis.save_plan` or --save plan saved, for `rewrite(..., replay=plan)`.
 
     Raises PlanError when it is missing, damaged, or of another format.
 

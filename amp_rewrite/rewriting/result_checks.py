@@ -202,8 +202,8 @@ class Proof:
             loaded = loading.load(self.source)
             self.transform(loaded.model)
             source, folder = serialization.to_proto(loaded), external_data.folder(loaded.model)
-            if folder is None and loaded.files:
-                folder = loaded.files[0].path.resolve().parent
+            if folder is None and isinstance(self.source, (str, os.PathLike)):
+                folder = Path(self.source).resolve().parent
         if folder is not None and not isinstance(result, Path):
             result = InFolder(result, folder)
         if folder is not None:

@@ -20,8 +20,8 @@ from amp_rewrite.policy import node_patterns
 from amp_rewrite.preparing import preparing, value_shapes
 from amp_rewrite.running import emulation, metrics, selections, sessions
 from amp_rewrite.running.emulation import emulated
-from amp_rewrite.running.instrumented_model import InstrumentedModel, shared_values
-from amp_rewrite.running.selections import Choice
+from amp_rewrite.running.instrumented_model import InstrumentedModel, paired_values
+from amp_rewrite.running.selections import OtherSelection
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
 
@@ -76,7 +76,7 @@ class Blame:
     nodes: tuple[NodeError, ...]
     first_lost: NodeError | None
     keep_full: tuple[str, ...] = ()
-    choice: Choice | None = None
+    choice: OtherSelection | None = None
 
     @property
     def worst(self) -> NodeError | None:
@@ -111,13 +111,8 @@ def blame(
         float32.session = None
         before = InstrumentedModel(float32.model, where, libraries)
         after = InstrumentedModel(runnable, where, libraries)
-        shared = shared_values(before, after)
         differences = dict(_compare((name, value, value) for name, value in feeds.items()))
-        for chunk in before.chunks(shared, feeds):
-            actual = after.run([shared[name] for name in chunk], feeds)
-            differences.update(
-                _compare((name, value, actual.get(shared[name])) for name, value in chunk.items())
-            )
+        differences.update(_compare(paired_values(before, after, before.values, feeds)))
         imposed = selections.impose(before, after, feeds)
     errors = list(_node_errors(tuple(before.model.graph), differences, _of_float32(rewritten)))
     if effects is not None:

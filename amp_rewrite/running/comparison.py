@@ -232,34 +232,27 @@ class Float32Noise:
     """The difference between the outputs of a model and those of the same model run unoptimised."""
 
     def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
-        self._model = model
-        self._device = device
-        self._libraries = libraries
-        self._session: Any = None
-        self._known: tuple[Feeds, Mapping[str, Any]] | None = None
+        self._session = functools.cache(
+            lambda: sessions.open_session(model, device, libraries, optimised=False)
+        )
+        self._latest: tuple[Feeds, Mapping[str, Any]] | None = None
 
-    def outputs(self, feeds: Feeds) -> Mapping[str, Any] | None:
-        """Return the outputs of the unoptimised model, cached for the latest feeds.
-
-        None if unavailable: onnxruntime may need its optimisation to run the model, or the time limit may be
-        reached. A verdict does not require noise.
-        """
-        if self._known is None or self._known[0] is not feeds:
-            try:
-                self._known = feeds, self._run(feeds)
-            except AmpRewriteError:
-                return None
-        return self._known[1]
-
-    def _run(self, feeds: Feeds) -> Mapping[str, Any]:
-        if self._session is None:
-            self._session = sessions.open_session(self._model, self._device, self._libraries, optimised=False)
-        return sessions.run_session(self._session, feeds)
+    def outputs(self, feeds: Feeds) -> Mapping[str, Any]:
+        """Return the outputs of the unoptimised model, cached for the latest feeds."""
+        if self._latest is None or self._latest[0] is not feeds:
+            self._latest = feeds, sessions.run_session(self._session(), feeds)
+        return self._latest[1]
 
     def compared(self, runs: Runs) -> list[SampleComparison]:
-        """Compare the original's outputs with these, in each step; empty if they are unavailable."""
-        plain = self.outputs(runs.feeds)
-        return [] if plain is None else compare(replace(runs, rewritten=plain), "")
+        """Compare the original's outputs with those of the unoptimised model, in each step.
+
+        Empty if these are unavailable: onnxruntime may need its optimisation to run the model, or the time
+        limit may be reached. A verdict does not require noise.
+        """
+        try:
+            return compare(replace(runs, rewritten=self.outputs(runs.feeds)), "")
+        except AmpRewriteError:
+            return []
 
 
 # The names, types and shapes of the inputs and outputs of two models, and their differences.

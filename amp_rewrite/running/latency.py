@@ -51,44 +51,37 @@ def prepare(
 ) -> PreparedRun:
     """Return a function that runs a session on these inputs, and raises RunError at `where` on failure.
 
-    Tensors are handed over once: on CUDA they are bound, so that they are on the device if the model reads
-    them there, and the outputs stay on it. Other inputs are handed over at each run. `options` are
-    onnxruntime's RunOptions.
+    Tensors are bound once, so that on CUDA they are on the device if the model reads them there, and the
+    outputs stay on it. Other inputs are handed over at each run. `options` are onnxruntime's RunOptions.
     """
     types = {entry.name: entry.type for entry in session.get_inputs()}
     arrays = {n: sessions.to_input_type(value, types[n]) for n, value in feeds.items() if n in types}
     entries = (*session.get_inputs(), *session.get_outputs())
     with sessions.run_errors(where):
-        if not all(e.type.startswith("tensor(") and e.type != "tensor(string)" for e in entries):
-            run = partial(session.run, None, arrays, options)
+        if all(entry.type.startswith("tensor(") and entry.type != "tensor(string)" for entry in entries):
+            run = partial(session.run_with_iobinding, bind(session, arrays, device))
         else:
-            make = sessions.onnxruntime().OrtValue
-            values = {name: sessions.to_ort_value(make, array, types[name]) for name, array in arrays.items()}
-            if device is Device.CUDA:
-                run = partial(session.run_with_iobinding, bind(session, values), options)
-            else:
-                run = partial(session.run_with_ort_values, None, values, options)
+            run = partial(session.run, None, arrays)
 
     def run_once(_shared: Feeds = arrays) -> None:  # OrtValues share the memory of arrays, which must live
         with sessions.run_errors(where):
-            run()
+            run(options)
 
     return run_once
 
 
-def bind(session: Any, values: Feeds) -> Any:
+def bind(session: Any, arrays: Feeds, device: Device) -> Any:
     """Return an IOBinding; onnxruntime copies a bound input once, to the device of its consumers."""
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
+    binding, make = session.io_binding(), sessions.onnxruntime().OrtValue
+    for entry in session.get_inputs():
+        if entry.name in arrays:
+            value = sessions.to_ort_value(make, arrays[entry.name], entry.type)
+            binding.bind_ortvalue_input(entry.name, value)
     for output in session.get_outputs():
-        binding.bind_output(output.name, "cuda")
+        binding.bind_output(output.name, device.value.lower())
     binding.synchronize_inputs()
     return binding
 
-
-Clock = Callable[[], float]
-"""A monotonic clock, in seconds."""
 
 Round = tuple[float, ...]
 """Seconds for one run of each model, in their order."""
@@ -199,7 +192,9 @@ def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], option
     return lambda: next(cycle)()  # noqa: PLW0108 - the next one at each call
 
 
-def interleave(runs: Sequence[PreparedRun], seconds: float, clock: Clock = time.perf_counter) -> list[Round]:
+def interleave(
+    runs: Sequence[PreparedRun], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> list[Round]:
     """Call all of `runs` in turn, round by round, after a warm-up; return the seconds of each.
 
     No round begins after `seconds`, nor one of the warm-up after a quarter of that, but for the FEWEST. Every

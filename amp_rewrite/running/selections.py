@@ -1,13 +1,18 @@
-"""Selections that the result makes otherwise: those of the original are imposed on it.
+"""What is compared in place of outputs that hide an error, or make much of it.
 
 Half makes close scores equal. Behind a TopK rows then change places, an ArgMax takes another class, and
 NonMaxSuppression another box, so that all that follows differs by far more than any value before. With the
 original's selections in place of its own, the result is compared row by row.
+
+A softmax of large numbers is 0 or 1 whatever half does to these, and so is a sigmoid, a clipped value, or the
+ArgMax of one. Such an output shows no error, and proves none of what other inputs would show. A node is taken
+to hide it if its output lies at the ends of its range, and differs far less than its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +25,11 @@ from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.operators.catalogue import SAME_ELEMENTS, having
 from amp_rewrite.operators.record import Role, Trait
+from amp_rewrite.rewriting import annotations
 from amp_rewrite.rewriting.instrument import instrument
 from amp_rewrite.running import metrics
 from amp_rewrite.running.comparison import Runs
-from amp_rewrite.running.instrumented_model import InstrumentedModel, Models
+from amp_rewrite.running.instrumented_model import Instrumented, InstrumentedModel, paired_values
 from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.tolerances import Tolerances
@@ -32,7 +38,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OtherSelection:
     """A node that selects otherwise in the rewritten model, in `places` of `of`.
 
     `gap` is the largest difference of the scores between which it does, and `ratio` the largest one relative
@@ -54,7 +60,7 @@ class Imposed:
     """
 
     runs: Runs
-    choices: tuple[Choice, ...]
+    choices: tuple[OtherSelection, ...]
 
 
 def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) -> Imposed | None:
@@ -77,7 +83,7 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
         actual = after.run_all({*outputs, *own, *_read((node for _, node in pairs), taken)}, taken)
     except AmpRewriteError:
         return None
-    choices: list[Choice] = []
+    choices: list[OtherSelection] = []
     for (node, other), name in zip(pairs, own, strict=True):
         reads, others = _reads(node, {**feeds, **expected}), _reads(other, {**taken, **actual})
         found = _Selection(node, reads, others, taken[_chosen(node)], actual[name])
@@ -91,8 +97,8 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
 class Selections:
     """The models of a comparison, to impose the selections of the original where they explain a failure."""
 
-    def __init__(self, models: Models) -> None:
-        self.models = models
+    def __init__(self, instrumented: Instrumented) -> None:
+        self.instrumented = instrumented
         self._vain = 0
 
     def imposed(self, feeds: Feeds, bounds: Tolerances) -> Imposed | None:
@@ -103,7 +109,7 @@ class Selections:
         """
         if self._vain >= MOST_VAIN:
             return None
-        found = impose(*self.models.instrumented(), feeds)
+        found = impose(*self.instrumented(), feeds)
         limit = (Tolerances() if bounds.error is None else bounds).error or 0.0
         if found is None or not all(choice.ratio <= 2 * limit for choice in found.choices):
             self._vain += 1
@@ -115,9 +121,9 @@ MOST_VAIN = 2
 """The samples that fail for another reason after which nothing is imposed any more: each takes two runs."""
 
 
-def worst(choices: Iterable[Choice]) -> tuple[Choice, ...]:
+def worst(choices: Iterable[OtherSelection]) -> tuple[OtherSelection, ...]:
     """Return the choices of each node in the sample with the largest difference of scores."""
-    nodes: dict[str, Choice] = {}
+    nodes: dict[str, OtherSelection] = {}
     for choice in choices:
         nodes[choice.node] = max(choice, nodes.get(choice.node, choice), key=lambda each: each.gap)
     return tuple(nodes.values())
@@ -252,14 +258,14 @@ class _Close:
             return float(np.where(self.gaps == 0, 0.0, self.gaps / scales).max(initial=0.0))
 
 
-def _choices(found: _Selection) -> Iterator[Choice]:
+def _choices(found: _Selection) -> Iterator[OtherSelection]:
     """Yield what a node selects otherwise, if it does."""
     differs, node = found.differs, found.node
     if not differs.any():
         return
     boxes = _boxes if node.op_type == "NonMaxSuppression" else _ranked
     close = _thresholds(found) if record_of(node).chooses is None else boxes(found)
-    yield Choice(
+    yield OtherSelection(
         node=node.name or node.outputs[0].name or "",
         operator=node.op_type,
         places=int(np.count_nonzero(differs)),
@@ -312,3 +318,117 @@ def _boxes(found: _Selection) -> list[_Close]:
     pairs = [(scores[batch, kind, box], other_scores[batch, kind, box])]
     pairs += [(boxes[batch, box], other_boxes[batch, box]), *limits]
     return [_Close(these, those, metrics.rms(these)) for these, those in pairs]
+
+
+# Saturated outputs: what they are computed from is compared in their place.
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A value in both models, and the relative L2 error of the second."""
+
+    name: str
+    expected: Array
+    actual: Array
+    relative_l2: float
+
+
+SHOWS = 2.0**-15
+"""The relative error below which half does not show: rounding alone has about 2^-12."""
+
+END = 2.0**-6
+"""The share of the range at its ends in which a value is saturated: there a sigmoid has less than a
+sixty-fourth of an error in its input."""
+
+
+ALMOST_ALL = 0.9
+"""The share of saturated values from which on an error below SHOWS may be that of the others alone."""
+
+
+def is_suspect(expected: Array, relative_l2: float) -> bool:
+    """Whether a float value may be saturated: at the ends of its range, and without an error of half."""
+    return metrics.is_float(expected) and relative_l2 < SHOWS and _is_saturated(expected)
+
+
+def _is_saturated(values: Array) -> bool:
+    """Whether most finite values lie at the ends of their range; of -1..0 or 0..1 if they are all alike."""
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return False
+    low, high = float(values.min()), float(values.max())
+    ends = (low, high) if high - low > END else (-1.0, 0.0, 1.0)
+    distance = np.abs(values - ends[0])
+    for end in ends[1:]:
+        np.minimum(distance, np.abs(values - end), out=distance)
+    return float(np.mean(distance <= END * max(high - low, 1.0))) >= ALMOST_ALL
+
+
+def hidden(
+    before: InstrumentedModel, after: InstrumentedModel, outputs: Sequence[str], feeds: Feeds
+) -> dict[str, Hidden]:
+    """Return the values before the saturated nodes of the main graph, by the outputs behind these nodes.
+
+    Empty if the models do not run that way, and for a sequence. The outputs of the models are replaced.
+    """
+    if isinstance(feeds, Steps):
+        return {}
+    there = before.values
+    known = {output: there[output] for output in outputs if output in there}
+    names = {value.name or "" for output in known.values() for value in _ancestors(output)}
+    is_rescaled = annotations.is_rescaled(after.model.metadata_props)
+    values: dict[str, Hidden] = {}
+    try:
+        for name, value, other in paired_values(before, after, names, feeds):
+            if other is not None and other.shape == value.shape:
+                actual = other / _power(value, other) if is_rescaled else other
+                values[name] = Hidden(name, value, actual, metrics.measure(value, actual).relative_l2)
+    except AmpRewriteError:
+        return {}
+    found = ((output, _shown(value, values)) for output, value in known.items())
+    return {output: value for output, value in found if value is not None}
+
+
+MOST = 48
+"""The most values before an output that are looked at: a written-out softmax has 6."""
+
+
+def _ancestors(output: ir.Value) -> Iterator[ir.Value]:
+    """Yield the values that an output is computed from, itself and the nearest first."""
+    values, at = dict.fromkeys([output]), 0
+    while at < min(len(values), MOST):
+        value, at = list(values)[at], at + 1
+        yield value
+        values.update(dict.fromkeys(_sources(value)))
+
+
+def _sources(value: ir.Value) -> list[ir.Value]:
+    node = value.producer()
+    return [] if node is None else [each for each in node.inputs if each is not None]
+
+
+def _power(expected: Array, actual: Array) -> float:
+    """Return the power of two by which a value is stored otherwise in a rescaled model."""
+    both = np.isfinite(expected) & np.isfinite(actual)
+    sizes = [metrics.rms(value[both].astype(np.float64)) for value in (expected, actual)]
+    return 2.0 ** round(math.log2(sizes[1] / sizes[0])) if all(sizes) else 1.0
+
+
+def _shown(output: ir.Value, values: Mapping[str, Hidden]) -> Hidden | None:
+    """Return the nearest value before saturated ones in which an error of half shows."""
+    pending = [output]
+    for value in pending:
+        inputs = [each.name or "" for each in _sources(value)]
+        plain = {
+            name: values[name]
+            for name in inputs
+            if name in values and not is_suspect(values[name].expected, values[name].relative_l2)
+        }
+        worst = max(plain.values(), key=lambda found: found.relative_l2, default=None)
+        if value.name in values and worst is not None and worst.relative_l2 >= _MUCH * SHOWS:
+            return worst
+        pending += [each for each in _sources(value) if each.name not in plain and each not in pending]
+    return None
+
+
+_MUCH = 4.0
+"""The ratio to SHOWS of an error that half shows."""

@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import enum
 import functools
+import importlib
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Container, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,23 +18,67 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import parser
 
+from amp_rewrite import arguments
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import (
     EXPORT_AGAIN,
+    AmpRewriteError,
+    FeedError,
     MissingPackageError,
     ModelError,
     OptionError,
     ResourceError,
     RunError,
 )
-from amp_rewrite.model import loading
-from amp_rewrite.process import interruptible, startup
+from amp_rewrite.model import loading, serialization
+from amp_rewrite.process import interruptible
 from amp_rewrite.running.inputs import declared_inputs
 from amp_rewrite.running.repeatable import may_draw, repeatable
-from amp_rewrite.running.runtime_errors import is_scarce, reason
-from amp_rewrite.running.sequences import Steps
+from amp_rewrite.running.sequences import Steps, sequences
+from amp_rewrite.text import shortened
+
+# Errors of runtimes: the reason on one line, and whether it is lack of memory or threads.
+
+_SCARCE = re.compile(
+    r"bad_alloc|bad allocation|Failed to allocate memory|Cannot allocate memory|out of memory|ALLOC_FAILED"
+    r"|Resource temporarily unavailable|failed to map segment",
+    re.IGNORECASE,
+)
+"""What onnxruntime (its arena and thread pool), the C++ library, the loader, CUDA, cuBLAS and cuDNN say."""
+
+
+def is_scarce(error: BaseException) -> bool:
+    """Return whether an exception says that the system gave no memory or no thread: no fault of a model."""
+    return isinstance(error, MemoryError) or bool(_SCARCE.search(str(error)))
+
+
+def reason(error: BaseException) -> str:
+    """Return the reason that an exception of onnxruntime gives, without its codes and places in C++."""
+    return one_line(str(error), *_NOISE) or type(error).__name__
+
+
+def one_line(message: str, *noise: re.Pattern[str]) -> str:
+    """Return a message on one line without `noise`; of a long one, the beginning and the end."""
+    line = " ".join(message.split())
+    for pattern in noise:
+        line = pattern.sub("", line)
+    return shortened(line.strip(), _LONGEST)
+
+
+_LONGEST = 400
+_PLACE = r"(?<!\S)\S+\.(?:cc|cpp|cu|cuh|h|hpp):\d+ .*?"
+_NOISE = (
+    re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : "),
+    re.compile(r"^Load model from .* failed: ?"),  # an error says where it is
+    re.compile(rf"{_PLACE} was false\. "),
+    re.compile(rf"{_PLACE}\)(?: const)?(?: \[with [^\]]*\])? "),
+    re.compile(r" ?==> Context:.*"),
+)
+
 
 # Libraries of custom operators, for onnxruntime to load into the sessions of a model.
 
@@ -48,16 +94,6 @@ def register(options: Any, libraries: Libraries) -> None:
         except Exception as error:  # onnxruntime's errors have no common base class
             problem = f"onnxruntime refuses the library {path} of custom operators ({reason(error)})"
             raise OptionError(problem, remedy=_REMEDY) from error
-
-
-def refuse_crashing(path: Path) -> None:
-    """Raise OptionError for a library that crashes a child process when loaded, such as a truncated file.
-    Other failures are for onnxruntime to report.
-    """
-    load = [sys.executable, "-I", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(path)]
-    if subprocess.run(load, check=False, capture_output=True).returncode < 0:
-        problem = f"loading the library {path} of custom operators crashes: it may be damaged"
-        raise OptionError(problem, remedy=_REMEDY)
 
 
 _REMEDY = "give the shared library that exports RegisterCustomOps, built for this machine"
@@ -126,7 +162,7 @@ def prepared(
     def results(options: Any) -> list[Any]:
         if plain:
             return session.run(names, inputs, options)
-        make = startup.import_module("onnxruntime").OrtValue
+        make = importlib.import_module("onnxruntime").OrtValue
         values = {n: to_ort_value(make, array, types[n]) for n, array in inputs.items()}
         ort_values = session.run_with_ort_values(names, values, options)
         return [from_ort_value(value) for value in ort_values]
@@ -176,6 +212,11 @@ def providers(device: Device, *, tf32: bool = False) -> list[Any]:
     return [*([cuda] if device is Device.CUDA else []), "CPUExecutionProvider"]
 
 
+LARGE = 1 << 30
+"""The bytes of a model above which no sessions of it are opened beside those that compare it: each may take a
+copy, so that no plan is searched for, no flag is tried, and no noise is measured.
+"""
+
 FATAL_ONLY = 4
 """onnxruntime's log level for fatal errors only."""
 
@@ -183,7 +224,7 @@ FATAL_ONLY = 4
 def onnxruntime() -> Any:
     """Return the module; raise MissingPackageError if it is not installed."""
     try:
-        return startup.import_module("onnxruntime")
+        return importlib.import_module("onnxruntime")
     except ImportError as error:
         if is_scarce(error):
             raise ResourceError(f"onnxruntime does not load ({reason(error)})") from error
@@ -332,3 +373,121 @@ def run_session(
     if isinstance(feeds, Steps):
         return feeds.run(partial(run_session, session, where=where))
     return run_interruptible(prepared(session, feeds, selection, where))
+
+
+# What callers give for runs: models, samples, libraries and devices.
+
+Samples = Feeds | Iterable[Feeds]
+"""Mappings from input names to arrays; a single one need not be in a list."""
+
+_ARRAYS = 'give arrays by the names of the inputs, as in [{"image": array}]'
+
+
+def check_model(name: str, source: loading.ModelSource) -> Runnable:
+    """Return a model of any kind that `rewrite` takes in a runnable form; raise ModelError if invalid."""
+    if isinstance(source, onnx.ModelProto):
+        return loading.refuse_too_large(source)
+    if arguments.is_path(source):
+        path = Path(source)
+        if flaw := arguments.flaw_of(path):
+            raise ModelError(f"{arguments.describe(str(path))} {flaw}", remedy="check the path")
+        with loading.open_file(path):
+            return path
+    if isinstance(source, (bytes, ir.Model)) or loading.is_surgeon(source):
+        return loading.refuse_too_large(serialization.to_proto(loading.load(source)))
+    raise ModelError(
+        f"{arguments.describe(source)} is not a model", where=name, remedy=loading.what_to_give(source)
+    )
+
+
+def check_samples(value: Samples, source: loading.ModelSource = b"", steps: int = 1) -> Iterator[Feeds]:
+    """Yield the samples, each validated on request, or with `steps` sequences of them for a model; raise
+    FeedError for an invalid one, or if the iterable raises, and OptionError for a model without state.
+    """
+    if arguments.whole("steps", steps, least=1) > 1:
+        return sequences(loading.load(source).model, check_samples(value), steps, steps)
+    several: Any = (value,) if isinstance(value, Mapping) else value
+    # arrays and strings are iterable, but do not hold samples
+    if not isinstance(several, Iterable) or isinstance(several, (str, bytes)) or hasattr(several, "dtype"):
+        raise FeedError(f"{arguments.describe(value)} is not a sample", where="samples", remedy=_ARRAYS)
+    return (_sample(at, sample) for at, sample in enumerate(_draw(several)))
+
+
+def _draw(several: Iterable[Any]) -> Iterator[Any]:
+    """Yield the samples; an error of the iterable becomes a FeedError, unless it is one of ours."""
+    count = 0
+    try:
+        for sample in several:
+            yield sample
+            count += 1
+    except AmpRewriteError:
+        raise
+    except Exception as error:  # the caller's code may raise anything
+        problem = f"{type(error).__name__} was raised in its place ({error})"
+        raise FeedError(problem, where=f"samples[{count}]", remedy="mend the iterable") from error
+
+
+def _sample(at: int, value: object) -> Feeds:
+    where = f"samples[{at}]"
+    if isinstance(value, Steps):
+        return value
+    if not isinstance(value, Mapping):
+        raise FeedError(f"{arguments.describe(value)} is not a sample", where=where, remedy=_ARRAYS)
+    arrays = dict(value)  # an npz file reads an array at each access
+    for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise FeedError(
+                f"{arguments.describe(name)} is not the name of an input", where=where, remedy=_ARRAYS
+            )
+        if _has_mask_or_fields(array):
+            raise FeedError(
+                "is an array with a mask or with fields, which are not supported",
+                where=f'{where}["{name}"]',
+                remedy="give a plain array",
+            )
+    return arrays
+
+
+def _has_mask_or_fields(array: Any) -> bool:
+    """Whether an array has a mask or fields, which a run would ignore."""
+    is_plain = type(array) is np.ndarray  # the usual case, without importing numpy.ma
+    has_mask = not is_plain and isinstance(array, np.ma.MaskedArray)
+    return has_mask or bool(getattr(getattr(array, "dtype", None), "names", None))
+
+
+def check_libraries(paths: PathLike | Iterable[PathLike]) -> Libraries:
+    """Return absolute paths of custom operator libraries, valid in workers too, after loading each once in a
+    child process, which a truncated file crashes, and once here.
+
+    Raises OptionError for one that is missing or that onnxruntime refuses, and MissingPackageError without
+    onnxruntime.
+    """
+    files = tuple(dict.fromkeys(path.absolute() for path in arguments.paths("custom_ops", paths)))
+    for path in files:
+        if not path.is_file():
+            problem = "is not a file" if path.exists() else "does not exist"
+            raise OptionError(f"the library {path} of custom operators {problem}", remedy="check the path")
+        load = [sys.executable, "-I", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(path)]
+        if subprocess.run(load, check=False, capture_output=True).returncode < 0:
+            problem = f"loading the library {path} of custom operators crashes: it may be damaged"
+            raise OptionError(problem, remedy=_REMEDY)
+    if files:
+        session_options(files)
+    return files
+
+
+def check_device(value: Device | str | None) -> Device:
+    """Return the device, the best one for None.
+
+    Raises OptionError for one that is not known or does not work here, and MissingPackageError without
+    onnxruntime.
+    """
+    if value is None:
+        return best_device()
+    target = arguments.choice("device", value, Device)
+    if target is Device.CUDA and best_device() is not Device.CUDA:
+        raise OptionError("CUDA does not work here", remedy=_OTHER_DEVICE)
+    return target
+
+
+_OTHER_DEVICE = "give `device=CPU`, or a machine with CUDA and onnxruntime-gpu in place of onnxruntime"

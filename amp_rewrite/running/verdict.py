@@ -13,7 +13,7 @@ from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, InputSource
 from amp_rewrite.running.metrics import Metrics
-from amp_rewrite.running.selections import Choice
+from amp_rewrite.running.selections import OtherSelection
 from amp_rewrite.running.sessions import Device, Feeds
 from amp_rewrite.running.tolerances import Measured
 from amp_rewrite.text import brief, plural
@@ -169,7 +169,7 @@ class Verdict:
     changing: tuple[str, ...] = ()
     is_made_up: bool = False
     stressed: tuple[FailedStress, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[OtherSelection, ...] = ()
     fainter: Verdict | None = None
 
     def __repr__(self) -> str:

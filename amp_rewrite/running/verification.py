@@ -21,11 +21,8 @@ from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import (
     comparison,
     emulation,
-    run_arguments,
-    saturation,
     selections,
     sessions,
-    stressing,
     tolerances,
 )
 from amp_rewrite.running.comparison import (
@@ -37,22 +34,25 @@ from amp_rewrite.running.comparison import (
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
-from amp_rewrite.running.instrumented_model import Models
-from amp_rewrite.running.judging import Pair, Undecided, noise_of
-from amp_rewrite.running.run_arguments import Samples
-from amp_rewrite.running.selections import Choice, Selections
-from amp_rewrite.running.sessions import Device, Libraries, Runnable
+from amp_rewrite.running.instrumented_model import InstrumentedModel
+from amp_rewrite.running.judging import (
+    FAINTER,
+    ComparedModels,
+    Undecided,
+    change_sample,
+    find_failed_lengths,
+    find_failed_stresses,
+    noise_of,
+)
+from amp_rewrite.running.selections import OtherSelection, Selections
+from amp_rewrite.running.sessions import LARGE, Device, Libraries, Runnable, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import FailedStress, NotJudged, Verdict
 
 # From two open sessions to a verdict: runs on every sample, the bounds, and float32's own noise.
 
 
-LARGE = 1 << 30
-"""The bytes of a model above which a third session of it may not fit into memory."""
-
-
-def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
+def judge(blank: Verdict, pair: ComparedModels, trials: Sequence[Trial]) -> Verdict:
     """Return the verdict on two sessions with the same signature, from the best-conditioned trial.
 
     For large models that pass, trials beyond the first and float32's noise are skipped.
@@ -68,20 +68,20 @@ def judge(blank: Verdict, pair: Pair, trials: Sequence[Trial]) -> Verdict:
         return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
     stressed = (
-        *stressing.find_failed(pair, sample, trials[0].free),
-        *stressing.find_failed_length(pair, verdict, trials[0].longer),
+        *find_failed_stresses(pair, sample, trials[0].free),
+        *find_failed_lengths(pair, verdict, trials[0].longer),
     )
     return replace(verdict, stressed=stressed)
 
 
-def _on_fainter_inputs(blank: Verdict, pair: Pair, trial: Trial, judged: _Judged) -> Verdict | None:
+def _on_fainter_inputs(blank: Verdict, pair: ComparedModels, trial: Trial, judged: _Judged) -> Verdict | None:
     """Return the verdict on a fainter copy of synthetic inputs, if half loses values and the copy passes."""
     names = trial.free | trial.images
     if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
         return None
-    change = stressing.FAINTER
+    change = FAINTER
     source = replace(trial.source, change=change.change)
-    sample = stressing.change(judged.first.feeds, change, names)
+    sample = change_sample(judged.first.feeds, change, names)
     try:
         verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
     except (AmpRewriteError, RewrittenRunError):
@@ -104,11 +104,11 @@ class _Judged:
     undecided: Mapping[str, str]
 
 
-def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
+def _judge(blank: Verdict, pair: ComparedModels, trial: Trial) -> _Judged:
     compared: list[SampleComparison] = []
     history: list[Runs] = []
     far: Runs | None = None
-    choices: list[Choice] = []
+    choices: list[OtherSelection] = []
     doubt = Undecided(pair)
     for at, sample in enumerate(trial.samples):
         found = pair.compare(sample, blank.inputs.sample(at))
@@ -138,7 +138,7 @@ def _judge(blank: Verdict, pair: Pair, trial: Trial) -> _Judged:
     return _Judged(verdict, compared, history[0], far, doubt.why)
 
 
-def _completed(judged: _Judged, pair: Pair) -> Verdict:
+def _completed(judged: _Judged, pair: ComparedModels) -> Verdict:
     """Return the verdict with float32's noise on the first sample, at the scale of all samples."""
     plain, atol = pair.noise.compared(judged.first), pair.bounds.atol or 0.0
     outputs = (
@@ -153,7 +153,7 @@ def _completed(judged: _Judged, pair: Pair) -> Verdict:
     return verdict if judged.far is None else _explained(verdict, judged.undecided, judged.far, pair)
 
 
-def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
+def _unsaturated(verdict: Verdict, runs: Runs, pair: ComparedModels) -> Verdict:
     """Return the verdict with what saturated outputs are computed from on a sample, and its name, in their
     place; undecided where that violates a bound, as the outputs themselves do not.
     """
@@ -165,11 +165,11 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
         output.name
         for output in passing
         if output.name in arrays and output.error is not None
-        if saturation.is_suspect(arrays[output.name], output.error)
+        if selections.is_suspect(arrays[output.name], output.error)
     ]
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
-    hidden = saturation.hidden(*pair.selections.models.instrumented(), names, runs.feeds) if names else {}
+    hidden = selections.hidden(*pair.selections.instrumented(), names, runs.feeds) if names else {}
     expected = {name: value.expected for name, value in hidden.items()}
     actual = {name: value.actual for name, value in hidden.items()}
     found = {output.name: output for output in pair.judge_runs(Runs(runs.feeds, expected, actual))}
@@ -184,7 +184,7 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: Pair) -> Verdict:
     return replace(verdict, outputs=tuple(outputs)).undecided(why)
 
 
-def _explained(verdict: Verdict, undecided: Mapping[str, str], far: Runs, pair: Pair) -> Verdict:
+def _explained(verdict: Verdict, undecided: Mapping[str, str], far: Runs, pair: ComparedModels) -> Verdict:
     """Return a verdict that fails on a sample, without outputs that change between runs or that float32 does
     not determine, or with the misfit inputs and outputs.
     """
@@ -301,12 +301,12 @@ def verify(
     io = arguments.choice("io", io, IOTypes)
     arguments.instance("inputs", inputs, InputSource, "omit it")
     own = tolerances.several(metrics)
-    libraries = run_arguments.libraries(custom_ops)
+    libraries = sessions.check_libraries(custom_ops)
     with TimeLimit(timeout).running():
         if samples is None:
-            trials = feeds.trials(run_arguments.model("original", original), Data(steps=steps))
+            trials = feeds.trials(sessions.check_model("original", original), Data(steps=steps))
         else:
-            trials = (Trial(run_arguments.samples(samples, original, steps), inputs),)
+            trials = (Trial(sessions.check_samples(samples, original, steps), inputs),)
         return verify_trials(
             original,
             rewritten,
@@ -335,8 +335,8 @@ def verify_trials(
 
     `on_step` is called with a description of each of the three steps, which take long for large models.
     """
-    models = run_arguments.model("original", original), run_arguments.model("rewritten", rewritten)
-    where = run_arguments.device(device)
+    models = sessions.check_model("original", original), sessions.check_model("rewritten", rewritten)
+    where = sessions.check_device(device)
     on_step("opening the original (1 of 3)")
     with emulation.reference(models[0], where, libraries) as reference:
         float32, before = reference.model, reference.session
@@ -354,8 +354,15 @@ def verify_trials(
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                imposed = Selections(Models(float32, runnable, where, libraries))
-                pair = Pair(before, after, half, bounds, metrics, noise, _is_large(float32), imposed)
+                imposed = Selections(
+                    lambda: (
+                        InstrumentedModel(float32, where, libraries),
+                        InstrumentedModel(runnable, where, libraries),
+                    )
+                )
+                pair = ComparedModels(
+                    before, after, half, bounds, metrics, noise, _is_large(float32), imposed
+                )
                 on_step("running both (3 of 3)")
                 return blank if borders.differences else judge(blank, pair, trials)
         except RewrittenRunError as error:

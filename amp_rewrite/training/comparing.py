@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from amp_rewrite.errors import ModelError, ResourceError, RunError
 from amp_rewrite.model import loading
 from amp_rewrite.rewriting import widened_model
-from amp_rewrite.running import run_arguments, sessions
+from amp_rewrite.running import sessions
 from amp_rewrite.running.emulation import emulated, runnable
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -181,7 +181,7 @@ def compare(original: Path, result: Path, job: TrainJob, data: Data) -> StepComp
     Raises what `feeds.feeds` raises, ModelError where a model does not load, and RunError where one does not
     run.
     """
-    device, step, half = run_arguments.device(None), job.step, job.options.half
+    device, step, half = sessions.check_device(None), job.step, job.options.half
     batches = list(itertools.islice(_batches(original, step, data), STEPS))
     scaled = None if job.loss_scale is None else _run_scaled(original, job, job.loss_scale, batches)
     before = _run(sessions.open_session(original, device), step, batches)

@@ -21,7 +21,7 @@ from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, counted, tell
-from amp_rewrite.running import run_arguments, verification
+from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
@@ -82,8 +82,8 @@ class Judging:
     def refuse_missing(self) -> None:
         """Raise OptionError or MissingPackageError, before any work, for a faulty device or library."""
         if self.device is not None:
-            run_arguments.device(self.device)
-        run_arguments.libraries(self.libraries)
+            sessions.check_device(self.device)
+        sessions.check_libraries(self.libraries)
 
     def verdict(
         self,
@@ -130,7 +130,7 @@ class Judging:
             return verdict
         single = replace(of_source(data, verdict.inputs), steps=1)
         first = next(iter(feeds.feeds(original, single)))
-        result = run_arguments.model("rewritten", rewritten)
+        result = sessions.check_model("rewritten", rewritten)
         by_node = sensitivity.by_node(original, result, first, self.libraries) if is_ranked else None
         blamed = blame(
             original,

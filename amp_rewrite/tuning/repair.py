@@ -33,9 +33,6 @@ from amp_rewrite.tuning.tune import Tuned
 Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""
 
-LARGE = 1 << 30
-"""The bytes of a model above which neither a plan is searched for nor other flags are tried."""
-
 LEAST = 0.9
 """The share of the predicted speed, and of the FLOPs in half, that a repair leaves on made-up inputs."""
 

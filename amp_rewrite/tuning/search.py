@@ -18,8 +18,7 @@ from amp_rewrite.costs import flop_count, model_costs, unpaid_parts
 from amp_rewrite.costs.model_costs import FEMTO, Prediction, Prices
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.tuning.sensitivity import Sensitivities, SwitchedSession
-from amp_rewrite.tuning.switches import Rounding, Site
+from amp_rewrite.tuning.sensitivity import Rounding, Sensitivities, Site, SwitchedSession
 
 
 class Prefer(enum.Enum):
@@ -30,7 +29,7 @@ class Prefer(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Candidate:
     """A plan: a painting, the units that the search keeps in float32, the rounded sites, the measured squared
     error, the predicted seconds at large sizes, the prediction at the model's sizes, and the objective:
     `is_refused` if the gate prefers float32, then `cost`.
@@ -52,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SearchStep:
     """The progress of a search, for its watcher: runs, the error of the best plan so far, and its number of
     rounded values, with the total.
     """
@@ -75,7 +74,7 @@ class Point:
     speedup: float
 
 
-Watch = Callable[[Step], None]
+Watch = Callable[[SearchStep], None]
 
 
 # The choice of float32 units: the least predicted time, or the most arithmetic in half, within an error.
@@ -93,7 +92,7 @@ _PER_FLOP = 10**6
 """The worth of a half FLOP in femtoseconds if FLOPs are preferred to time: a nanosecond."""
 
 
-class Choice:
+class FloatChoice:
     """The half units of a painting, with the costs and benefits of keeping some in float32.
 
     `worth` are the FLOPs of units if arithmetic in half counts for more than any time, else empty.
@@ -168,23 +167,13 @@ def _worth(analysis: Analysis, prefer: Prefer) -> Mapping[int, int]:
     return {unit: count for unit, count in pairs if count}
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """The most runs of a search, and its deadline (time.monotonic), which may be infinite.
-
-    Runs are counted, not timed: without a deadline a search gives the same plan on every machine.
-    """
-
-    runs: int
-    end: float = math.inf
-
-
 class Search:
     """The search for one model with a switch for each place of the `widest` painting; `bound` is the error
-    target.
+    target, `runs` the most runs, and `end` the deadline (time.monotonic), which may be infinite: without one
+    a search gives the same plan on every machine.
 
-    All squared errors are relative to that of the bound. `noise` is that of float32 without rounding, and
-    `walked` are the measured plans.
+    All squared errors are relative to that of the bound. `noise` is that of float32 without rounding,
+    `errors` are those of the sites (0 before a search), and `walked` are the measured plans.
     """
 
     def __init__(
@@ -195,21 +184,23 @@ class Search:
         session: SwitchedSession,
         bound: float,
         prefer: Prefer,
-        effort: Effort,
+        runs: int,
+        end: float,
     ) -> None:
         self._analysis, self._rounding, self._session, self._bound = analysis, rounding, session, bound
-        self._effort, self._began = effort, time.monotonic()
+        self._runs, self._began, self._end = runs, time.monotonic(), end
         self._sites = rounding.sites
         self._worth = _worth(analysis, prefer)
         self._prices = model_costs.measure_prices(analysis.graph, analysis.options)
-        self._choice = Choice(self._prices, widest, self._sites, self._worth)
+        self._choice = FloatChoice(self._prices, widest, self._sites, self._worth)
         self.noise = session.squared(())
         self._sensitivities: Sensitivities | None = None
+        self.errors: Sequence[float] = [0.0] * len(self._sites)
         self.walked: list[Point] = []
-        self._met: list[Found] = []
+        self._met: list[Candidate] = []
         self._choices = self._before = 0
 
-    def run(self, limit: float, watch: Watch | None) -> Found:
+    def run(self, limit: float, watch: Watch | None) -> Candidate:
         """Return the best plan with a squared error of at most `limit`, or the closest; that of the analysis
         if it fits.
 
@@ -225,19 +216,15 @@ class Search:
             return self._best
         self._before = self._session.runs
         known = self._sensitivities or Sensitivities(self._above_noise, len(self._sites))
-        self._sensitivities, allowed = known, _MARGIN * (limit - self.noise)
+        self._sensitivities, self.errors = known, known.errors
+        allowed = _MARGIN * (limit - self.noise)
         for to_split, to_try in _ROUNDS:
             known.refine(allowed * _KNOWN, functools.partial(self._may_go_on, to_split))
             self._choose(allowed, to_try)
             self._free(to_try)
         return self._best
 
-    @property
-    def errors(self) -> Sequence[float]:
-        """The squared errors of the sites; 0 before a search."""
-        return [0.0] * len(self._sites) if self._sensitivities is None else self._sensitivities.errors
-
-    def float32(self, instead: Found) -> Found:
+    def float32(self, instead: Candidate) -> Candidate:
         """Return the float32 plan, for the gate, if another plan is predicted to be no faster."""
         painting = pruning.gate(self._analysis.painting, instead.predicted)
         units = (u for u in range(len(painting.paints)) if self._analysis.painting.is_half(u))
@@ -248,10 +235,10 @@ class Search:
         runs, best = self._session.runs, self._best
         if self._watch is not None:
             error = math.sqrt(best.squared) * self._bound
-            self._watch(Step(runs, error, len(best.rounded), len(self._sites)))
-        is_late = time.monotonic() > self._began + share * (self._effort.end - self._began)
-        is_over = runs >= self._effort.runs * _CALLS or is_late
-        return not is_over and runs - self._before < (self._effort.runs - _BEFORE) * share
+            self._watch(SearchStep(runs, error, len(best.rounded), len(self._sites)))
+        is_late = time.monotonic() > self._began + share * (self._end - self._began)
+        is_over = runs >= self._runs * _CALLS or is_late
+        return not is_over and runs - self._before < (self._runs - _BEFORE) * share
 
     def _above_noise(self, sites: Sequence[int]) -> float:
         return self._session.above_noise(place for site in sites for place in self._sites[site].places)
@@ -295,7 +282,7 @@ class Search:
         more = set(self._rounded(painting)).difference(self._best.rounded)
         return sum(self.errors[at] for at in more) > _HOPE * (self._limit - self._best.squared)
 
-    def _try(self, units: Collection[int], painting: Painting) -> Found:
+    def _try(self, units: Collection[int], painting: Painting) -> Candidate:
         """Measure a painting, and update the best plan."""
         plan, best = self._measured(units, painting), self._best
         if max(best.squared, plan.squared) <= self._limit:
@@ -306,13 +293,13 @@ class Search:
         self._met += [plan] if plan.squared <= self._limit else []
         return plan
 
-    def _measured(self, units: Collection[int], painting: Painting) -> Found:
+    def _measured(self, units: Collection[int], painting: Painting) -> Candidate:
         squared, halves = self._session.squared(self._rounding.rounded(painting)), painting.halves
         seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
         predicted = self._prices.predict(halves)
         point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound, predicted.speedup)
         self.walked += [point] if point not in self.walked else []
-        return Found(
+        return Candidate(
             painting,
             tuple(sorted(units)),
             tuple(self._rounded(painting)),
@@ -330,13 +317,17 @@ class Search:
         worst = dict.fromkeys(units, 0.0)
         for site, error in zip(self._sites, self.errors, strict=True):
             worst.update((unit, max(worst[unit], error)) for unit in site.units if unit in worst)
-        findings = {unit: self._evidence(error) for unit, error in worst.items()}
+        findings = {
+            unit: Evidence(
+                Authority.OBSERVATION,
+                Reason.SENSITIVE,
+                number=math.sqrt(error) * self._bound,
+                limit=self._bound,
+            )
+            for unit, error in worst.items()
+        }
         analysis = replace(self._analysis, findings={**self._analysis.findings, **findings})
         return analysis.painted(self._analysis.options, self._worth)
-
-    def _evidence(self, squared: float) -> Evidence:
-        error = math.sqrt(squared) * self._bound
-        return Evidence(Authority.OBSERVATION, Reason.SENSITIVE, number=error, limit=self._bound)
 
     def _rounded(self, painting: Painting) -> list[int]:
         """Return the indices of the sites that a painting rounds."""

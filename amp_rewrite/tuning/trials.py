@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.running.sessions import LARGE
 from amp_rewrite.running.verdict import Tried
-from amp_rewrite.tuning.repair import LARGE, Outcome, Work, repair
+from amp_rewrite.tuning.repair import Outcome, Work, repair
 
 NEARER = 0.9
 """The share of the error that pins must leave at most, for more of them to be tried."""

@@ -25,18 +25,15 @@ from amp_rewrite.rewriting import decisions, plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report, SummaryLine
-from amp_rewrite.running import run_arguments, tolerances
-from amp_rewrite.running.run_arguments import Samples
+from amp_rewrite.running import sessions, tolerances
 from amp_rewrite.running.sequences import Steps
-from amp_rewrite.running.sessions import Device, Feeds, Libraries
+from amp_rewrite.running.sessions import Device, Feeds, Libraries, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
 from amp_rewrite.text import brief, plural
-from amp_rewrite.tuning import switches as sites
-from amp_rewrite.tuning.search import Effort, Found, Point, Prefer, Search, Watch, widest
-from amp_rewrite.tuning.sensitivity import opened
-from amp_rewrite.tuning.switches import Site, switched
+from amp_rewrite.tuning.search import Candidate, Point, Prefer, Search, Watch, widest
+from amp_rewrite.tuning.sensitivity import Site, find_sites, opened, switched
 
 # The outcome of a search for a plan.
 
@@ -112,7 +109,9 @@ class Tuned:
 # Confirmation of emulated plans by `verify` on the real result.
 
 
-def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, watch: Watch | None) -> Tuned:
+def confirm_plan(
+    search: Search, confirm: Callable[[Candidate], Tuned], end: float, watch: Watch | None
+) -> Tuned:
     """Return the first plan whose model passes, or the closest; the target is tightened after each failure.
     Float32 if the gate is on, no plan is predicted to be faster, and float32 passes.
     """
@@ -123,8 +122,8 @@ def confirm_plan(search: Search, confirm: Callable[[Found], Tuned], end: float, 
     for confirmed in range(_CONFIRMATIONS):
         if not _goes_on(tuned) or (confirmed and time.monotonic() > end):
             break
-        bound = search_bound(tuned.target)
-        share = _tighter(share, math.sqrt(plan.squared), tuned.verdict.error / bound)
+        real = tuned.verdict.error / max(tuned.target, _NOTHING)
+        share = _tighter(share, math.sqrt(plan.squared), real)
         before, plan = plan, search.run(share**2, watch)
         if plan.is_refused or plan == before:
             break
@@ -138,7 +137,7 @@ def _goes_on(tuned: Tuned) -> bool:
     return not tuned.is_met and tuned.verdict.is_far and not tuned.is_below_noise
 
 
-def _float32_or(search: Search, plan: Found, best: Tuned, confirm: Callable[[Found], Tuned]) -> Tuned:
+def _float32_or(search: Search, plan: Candidate, best: Tuned, confirm: Callable[[Candidate], Tuned]) -> Tuned:
     """Return the float32 plan if it passes, else the closer of the refused and the best plan."""
     exact = confirm(search.float32(plan))
     return exact if exact.is_met else min(best, confirm(plan), key=lambda each: each.verdict.error)
@@ -165,13 +164,8 @@ _BELOW = 0.97
 """The share of the error at which a plan is expected to pass: most real errors were at most 3 % above."""
 
 
-def search_bound(target: float) -> float:
-    """Return the unit of errors: the target, or a positive number below any rounding error."""
-    return max(target, _NOTHING)
-
-
 _NOTHING = 1e-30
-"""A stand-in for a target of 0, whose square can be a divisor."""
+"""The least unit of errors: it stands in for a target of 0, and its square can be a divisor."""
 
 
 # The outcome of a search for a plan, as a summary line.
@@ -333,36 +327,36 @@ def tune(
         44
     """
     judged = _bounds(bounds, max_error).of((options or Options()).half)
-    runnable, own = run_arguments.model("model", model), tolerances.several(metrics)
+    runnable, own = sessions.check_model("model", model), tolerances.several(metrics)
     seconds = math.inf if budget is None else _above_zero("budget", budget)
     end = time.monotonic() + seconds
     prefer = arguments.choice("prefer", prefer, Prefer)
     arguments.function("watch", watch)
     if executor is not None:
         arguments.instance("executor", executor, Executor)
-    feeds = list(run_arguments.samples(samples, model, steps))
+    feeds = list(sessions.check_samples(samples, model, steps))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
     searched = [*feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES], *stressed]
-    others = [feeds] if fresh is None else [list(run_arguments.samples(fresh, model, steps)), feeds]
-    libraries = run_arguments.libraries(custom_ops)
+    others = [feeds] if fresh is None else [list(sessions.check_samples(fresh, model, steps)), feeds]
+    libraries = sessions.check_libraries(custom_ops)
     judges = _Judge(judged, own, libraries, device, [*others, *([each] for each in stressed)])
     analysis, twin = (
         pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
         for _ in range(2)
     )
     painting = widest(analysis, prefer)
-    rounding = sites.find(analysis.graph, painting)
-    switches = switched(twin, sites.find(twin.graph, widest(twin, prefer)).places)  # edits the twin
-    bound = search_bound(_target_error(judged))
+    rounding = find_sites(analysis.graph, painting)
+    switches = switched(twin, find_sites(twin.graph, widest(twin, prefer)).places)  # edits the twin
+    bound = max(_target_error(judged), _NOTHING)
     work = _work_of_run(analysis, searched) if budget is None else 0.0
     with opened(runnable, switches, searched, bound, executor, libraries, len(stressed)) as session:
         now = time.monotonic()  # setup may be slow on a busy machine
         end = max(end, now + seconds / 2)
-        effort = Effort(most_runs(len(rounding.sites), work), now + (end - now) / 2)
-        search = Search(analysis, painting, rounding, session, bound, prefer, effort)
+        runs, until = most_runs(len(rounding.sites), work), now + (end - now) / 2
+        search = Search(analysis, painting, rounding, session, bound, prefer, runs, until)
 
-        def confirm(candidate: Found) -> Tuned:
+        def confirm(candidate: Candidate) -> Tuned:
             plan = _saved(analysis, candidate)
             names = (pinned_as(analysis.graph.units[unit].node) for unit in candidate.kept)
             return Tuned(
@@ -378,7 +372,7 @@ def tune(
                 seconds=candidate.seconds,
                 half=sum(candidate.painting.halves),
                 speedup=candidate.predicted.speedup,
-                bound="relative_l2" if _is_relative(judged) else "error",
+                bound="relative_l2" if judged.error is None and judged.relative_l2 is not None else "error",
             )
 
         best = confirm_plan(search, confirm, end, watch)
@@ -401,18 +395,13 @@ def _target_error(bounds: Tolerances) -> float:
     return first if first is not None else Tolerances().error or math.inf
 
 
-def _is_relative(bounds: Tolerances) -> bool:
-    """Whether the error target is the bound on `relative_l2`."""
-    return bounds.error is None and bounds.relative_l2 is not None
-
-
 def _above_zero(name: str, value: object) -> float:
     if not arguments.is_number(value) or not 0 < value < math.inf:
         raise arguments.refused(name, f"{arguments.describe(value)} is not a number above zero")
     return float(value)
 
 
-def _saved(analysis: Analysis, candidate: Found) -> SavedPlan:
+def _saved(analysis: Analysis, candidate: Candidate) -> SavedPlan:
     options = analysis.options
     decided = decisions.of(analysis.graph, candidate.painting, Plan(options.half))
     fingerprint = plan_files.fingerprint(analysis.graph.root)

@@ -309,7 +309,7 @@ def _readers(path: Path) -> Iterator[partial[Feeds]]:
         yield partial(_read_npz, path)
         return
     try:
-        reading.check(path)
+        reading.open_regular(path).close()
     except FileNotFoundError:
         raise FeedError("there is no such file", where=path, remedy=_PATHS) from None
     except OSError as error:

@@ -1,0 +1,148 @@
+"""The functions of other converters, with their signatures."""
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+
+from amp_rewrite import compat
+from amp_rewrite.errors import OptionError
+from tests import text
+
+pytest.importorskip("onnxruntime")
+FLOAT, FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+NET = """net (float[8, 16] x, float[8, 16] z) => (float[8, 16] y) <float[16, 16] v, float[16, 16] w> {
+    [first] a = MatMul (x, v)  [add] b = Add (a, z)  c = Relu (b)  [second] y = MatMul (c, w) }"""
+SAMPLE = {"x": np.ones((8, 16), np.float32), "z": np.ones((8, 16), np.float32)}
+
+
+@pytest.fixture
+def net():
+    """A model of two products, with an unnamed node."""
+    proto = text.model(NET)
+    rng = np.random.default_rng(0)
+    for name in "vw":
+        array = rng.random((16, 16), np.float32)
+        (old,) = (each for each in proto.graph.initializer if each.name == name)
+        old.CopyFrom(onnx.numpy_helper.from_array(array, name))
+    return proto
+
+
+@pytest.fixture
+def path(net, tmp_path):
+    """The model in a file."""
+    onnx.save(net, tmp_path / "net.onnx")
+    return str(tmp_path / "net.onnx")
+
+
+def borders(proto):
+    """The element types of inputs and outputs."""
+    return {each.name: each.type.tensor_type.elem_type for each in (*proto.graph.input, *proto.graph.output)}
+
+
+def in_half(proto):
+    """The nodes whose outputs are half, but for Casts."""
+    inferred = onnx.shape_inference.infer_shapes(proto)
+    values = (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
+    half = {each.name for each in values if each.type.tensor_type.elem_type in (FLOAT16, BFLOAT16)}
+    return {node.name for node in proto.graph.node if node.op_type != "Cast" and node.output[0] in half}
+
+
+ALL = {"first", "add", "Relu_2", "second"}
+
+
+def test_inputs_and_outputs_keep_their_types_as_asked(net):
+    """All, none, or those of a list; the model that was given stays as it is."""
+    before = net.SerializeToString()
+    wide = compat.convert_float_to_float16(net, keep_io_types=True)
+    assert set(borders(wide).values()) == {FLOAT}
+    assert in_half(wide) >= ALL - {"second"}
+    assert set(borders(compat.convert_float_to_float16(net)).values()) == {FLOAT16}
+    listed = compat.convert_float_to_float16(net, keep_io_types=["x"])
+    assert borders(listed) == {"x": FLOAT, "z": FLOAT16, "y": FLOAT16}
+    assert net.SerializeToString() == before
+
+
+def test_what_is_blocked_stays_float32(net, path):
+    """Operators by their names, with those of the peers' default list, and nodes by theirs."""
+    blocked = [*compat.DEFAULT_OP_BLOCK_LIST, "MatMul"]
+    assert in_half(compat.convert_float_to_float16(net, op_block_list=blocked)) == set()
+    assert in_half(compat.convert_float_to_float16(net, node_block_list=["first"])) == ALL - {"first"}
+    assert in_half(compat.convert_float_to_float16_model_path(path)) == ALL
+
+
+def test_one_warning_says_what_has_no_effect(net):
+    """Of values that are not the peers' own, and of names that the model lacks."""
+    with pytest.warns(UserWarning, match="has no effect") as told:
+        compat.convert_float_to_float16(
+            net, 1e-4, 100.0, ["q"], disable_shape_infer=True, node_block_list=["none"]
+        )
+    (warning,) = told
+    assert warning.filename == __file__
+    words = str(warning.message)
+    for name in ("min_positive_val", "max_finite_val", "disable_shape_infer", "node_block_list 'none'"):
+        assert f"{name} has no effect: " in words
+    assert "keep_io_types 'q' has no effect: the model has none of that name" in words
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compat.convert_float_to_float16(net, 1e-7, 1e4)
+
+
+def test_a_validation_decides(net):
+    """A function of the outputs, or tolerances; without a result that passes, a ValueError."""
+    seen = []
+
+    def validate(before, after):
+        seen.append((len(before), after[0].shape))
+        return np.allclose(before[0], after[0], rtol=0.1)
+
+    half = compat.auto_convert_mixed_precision(net, SAMPLE, validate, keep_io_types=True)
+    assert seen[0] == (1, (8, 16))
+    assert in_half(half) >= {"first"}
+    assert compat.auto_convert_mixed_precision(net, SAMPLE, rtol=0.1, atol=0.1, keep_io_types=True)
+    with pytest.raises(ValueError, match="no result passes the validation"):
+        compat.auto_convert_mixed_precision(net, SAMPLE, lambda *_: False)
+    with pytest.raises(OptionError, match="neither validate_fn nor rtol"):
+        compat.auto_convert_mixed_precision(net, SAMPLE)
+
+
+class Named:
+    """A rule of AutoCast, which keeps a node."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def check(self, node):
+        """Whether a node stays float32."""
+        return node.name == self.name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "half"),
+    [
+        ({}, ALL),
+        ({"nodes_to_exclude": ["sec"]}, ALL - {"second"}),
+        ({"op_types_to_exclude": ["Add"], "nodes_to_include": ["Relu"]}, ALL - {"add"}),
+        ({"custom_rule": Named("add")}, ALL - {"add"}),
+        ({"init_max": 0.01}, ALL - {"first", "second"}),
+        ({"data_max": 50.0, "calibration_data": SAMPLE}, ALL - {"second"}),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, dict) else "",
+)
+def test_autocast_keeps_what_it_is_told_to(path, arguments, half):
+    """Patterns match the beginning of a name; limits are of stored values, and of values on a sample."""
+    assert in_half(compat.convert_to_mixed_precision(path, **arguments)) == half
+
+
+def test_autocast_takes_types_opsets_and_what_has_no_effect(path, net):
+    """`bf16` and `fp16` are types; an opset is the least, and providers have no effect."""
+    wide = compat.convert_to_mixed_precision(path, "bf16", keep_io_types=True)
+    assert set(borders(wide).values()) == {FLOAT}
+    assert set(borders(compat.convert_to_f16(net, "bf16", keep_io_types=False)).values()) == {BFLOAT16}
+    newer = compat.convert_to_mixed_precision(path, opset=18)
+    assert [each.version for each in newer.opset_import if not each.domain] == [18]
+    with pytest.warns(UserWarning, match="providers has no effect: values are observed on the CPU"):
+        compat.convert_to_mixed_precision(path, providers=["cuda"])
+    kept = compat.convert_to_f16(net, op_block_list=["Add"], tensor_block_dict={"MatMul": {"inp": [1]}})
+    assert in_half(kept).isdisjoint({"first", "second", "add"})
