@@ -34,7 +34,7 @@ def flags() -> Mapping[str, str]:
 
     texts = dict(_OTHERS)
     for record in (
-        *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.Comparison),
+        *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.ComparisonFlags),
         decisions.RewriteDecisions,
     ):
         for argument, flag in record.flags().items():
