@@ -137,7 +137,7 @@ class _SizeInference:
                 self._beyond.add(value)
         self._settled.update(filter(self._is_settled, itertools.chain.from_iterable(self._relevant.values())))
         for graph, nodes in self._relevant.items():
-            self._relevant[graph] = [node for node in nodes if self._is_relevant(node, facts)]
+            self._relevant[graph] = tuple(node for node in nodes if self._is_relevant(node, facts))
         return len(self._beyond) > count
 
     def _shape(self, value: ir.Value) -> ir.Shape | None:
