@@ -67,6 +67,6 @@ def repaired(work, options=None):
     return repair.repair(work, options or Options())
 
 
-def made_up(verdict):
+def synthetic(verdict):
     """The verdict as if its inputs were synthetic."""
     return replace(verdict, inputs=replace(verdict.inputs, seed=0))

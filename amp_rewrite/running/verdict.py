@@ -123,7 +123,7 @@ class Verdict:
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
-    compared. `is_made_up` holds if synthetic inputs decide nothing: outputs violate bounds, or prove nothing.
+    compared. `is_synthetic` says that synthetic inputs decide nothing: outputs violate bounds or prove nothing.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
     `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
     compared with the selections of the original.
@@ -167,7 +167,7 @@ class Verdict:
     failed_run: str = ""
     misfits: tuple[HalvedPort, ...] = ()
     changing: tuple[str, ...] = ()
-    is_made_up: bool = False
+    is_synthetic: bool = False
     stressed: tuple[FailedStress, ...] = ()
     choices: tuple[OtherSelection, ...] = ()
     fainter: Verdict | None = None
@@ -208,14 +208,14 @@ class Verdict:
         is_judged = self.ok or self.is_far or bool(self.signature or self.changing)
         return not is_judged and not any(metric.fault for metric in self.metrics)
 
-    def on_made_up_inputs(self) -> Verdict:
+    def on_synthetic_inputs(self) -> Verdict:
         """Return the verdict with bound violations on synthetic inputs as undecided outputs.
 
         Examples:
             >>> from amp_rewrite import verify
             >>> from amp_rewrite.demo import feeds, network
-            >>> verify(network(), network(seed=1), feeds()).on_made_up_inputs().unproven[-1]
-            'inconclusive on made-up inputs (5.2e-01, limit 1e-02): give `samples`'
+            >>> verify(network(), network(seed=1), feeds()).on_synthetic_inputs().unproven[-1]
+            'inconclusive on synthetic inputs (5.2e-01, limit 1e-02): give `samples`'
         """
         broken = max((output for output in self.outputs if output.broken), key=lambda each: each.error or 0.0)
         outputs = tuple(
@@ -225,8 +225,8 @@ class Verdict:
         what = broken.broken[0]
         if what.startswith("error ") and broken.error is not None and broken.limit is not None:
             what = f"{broken.error:.1e}, limit {shortest(broken.limit)}"
-        question = f"inconclusive on made-up inputs ({what}): give `samples`"
-        return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
+        question = f"inconclusive on synthetic inputs ({what}): give `samples`"
+        return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_synthetic=True)
 
     def undecided(self, why: Mapping[str, str]) -> Verdict:
         """Return the verdict without judgement on these outputs, for reasons that `unproven` then lists.

@@ -65,7 +65,9 @@ def judge(blank: Verdict, pair: ComparedModels, trials: Sequence[Trial]) -> Verd
     verdict = _best_conditioned([_completed(each, pair) for each in judged])
     if not (verdict.ok and pair.half):
         is_open = verdict.is_open and verdict.inputs.is_synthetic
-        return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
+        return replace(
+            verdict, is_synthetic=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first)
+        )
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
     stressed = (
         *find_failed_stresses(pair, sample, trials[0].free),

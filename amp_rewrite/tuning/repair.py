@@ -34,7 +34,7 @@ Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""
 
 LEAST = 0.9
-"""The share of the predicted speed, and of the FLOPs in half, that a repair leaves on made-up inputs."""
+"""The share of the predicted speed, and of the FLOPs in half, that a repair leaves on synthetic inputs."""
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -67,9 +67,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A result, its verification, and its settings; `is_made_up` if it was compared on synthetic inputs, and
-    the user requested no search on these. `first` is the outcome before all repairs; None without a repair.
-    With `is_skipped` no comparison was requested.
+    """A result, its verification, and its settings; `is_synthetic` if it was compared on synthetic inputs,
+    and the user requested no search on these. `first` is the outcome before all repairs; None without a
+    repair. With `is_skipped` no comparison was requested.
 
     Examples:
         >>> from amp_rewrite import convert
@@ -81,7 +81,7 @@ class Outcome:
     result: Result[Any]
     verification: Verification
     settings: Settings
-    is_made_up: bool = False
+    is_synthetic: bool = False
     first: Outcome | None = None
     is_skipped: bool = False
 
@@ -266,8 +266,8 @@ def _best(work: Work, first: Outcome) -> Outcome:
         if settings.decisive == best.settings.decisive:
             best = replace(best, settings=settings)
             continue
-        has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
-        if best.is_made_up and half_flops is None:
+        has_price = best.is_synthetic and not (attempt.is_range or best.loses_values)
+        if best.is_synthetic and half_flops is None:
             half_flops = work.half_flops(best.result)  # before the next result overwrites its file
         try:
             latest = _make(work, settings, best)
@@ -288,7 +288,7 @@ def _best(work: Work, first: Outcome) -> Outcome:
 
 def _fainter(first: Outcome) -> Verdict | None:
     """Return the verdict on fainter inputs that passes, of an outcome that loses values on synthetic ones."""
-    return first.verdict.fainter if first.verdict is not None and first.is_made_up else None
+    return first.verdict.fainter if first.verdict is not None and first.is_synthetic else None
 
 
 def _cheapest(work: Work, first: Outcome, best: Outcome, half_flops: int) -> Outcome:
@@ -310,7 +310,7 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
     All copies on which the outcome fails are tried together, then each alone.
     """
     verdict = outcome.verdict
-    if not (outcome.is_made_up and verdict is not None and outcome.passes):
+    if not (outcome.is_synthetic and verdict is not None and outcome.passes):
         return outcome
     copies = [failed.feeds for failed in verdict.stressed if failed.feeds is not None]
     half_flops = work.half_flops(outcome.result) if copies else 0
@@ -371,11 +371,11 @@ def _saves_time(outcome: Outcome) -> bool:
 def _judged_by_its_inputs(outcome: Outcome) -> Outcome:
     """Return the outcome; on synthetic inputs an error of any size is undecided, not a failure."""
     verdict = outcome.verdict
-    if not (verdict is not None and outcome.is_repairable and outcome.is_made_up):
+    if not (verdict is not None and outcome.is_repairable and outcome.is_synthetic):
         return outcome
     if outcome.loses_values or any(metric.fault for metric in verdict.metrics):
         return outcome
-    return replace(outcome, verification=verdict.on_made_up_inputs())
+    return replace(outcome, verification=verdict.on_synthetic_inputs())
 
 
 # ---- the attempts
@@ -459,14 +459,14 @@ def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
         return None
     assert outcome.verdict is not None, "a verdict failed"
     is_nearer = bool(search.half) and search.verdict.error < outcome.verdict.error
-    may_fail = outcome.loses_values or not outcome.is_made_up
+    may_fail = outcome.loses_values or not outcome.is_synthetic
     if search.is_met or (is_nearer and may_fail):
         return Settings(outcome.settings.options, plan=search.plan, search=search)
     return replace(outcome.settings, search=search)
 
 
-def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
-    return after.passes or before.loses_values or not before.is_made_up
+def _passes_where_synthetic(before: Outcome, after: Outcome) -> bool:
+    return after.passes or before.loses_values or not before.is_synthetic
 
 
 ATTEMPTS = (
@@ -481,6 +481,6 @@ ATTEMPTS = (
         is_range=True,
     ),
     Attempt("float32 outputs", lambda _: True, _float32_outputs, _brings_outputs_nearer),
-    Attempt("a searched plan", lambda far: far.is_repairable, _searched_plan, _passes_where_made_up),
+    Attempt("a searched plan", lambda far: far.is_repairable, _searched_plan, _passes_where_synthetic),
 )
 """The repairs, in the order in which they are tried."""

@@ -181,7 +181,7 @@ def not_taken(tuned: Tuned) -> str:
     """Return a message that a plan passed, but costs more than synthetic inputs justify."""
     before = "more than a tenth of the predicted speed or of the FLOPs in half"
     loss = "all that is half" if tuned.is_float32 else before
-    too_much = f"gives up {loss}, too much for made-up inputs"
+    too_much = f"gives up {loss}, too much for synthetic inputs"
     return f"the plan within {_target(tuned)} {too_much} ({_effort_text(tuned)})"
 
 
