@@ -38,7 +38,7 @@ def test_the_nodes_from_the_last_products_on_stay(case):
     held = {output: [] for output in claims}
     for unit in made.graph.units:
         evidence = made.painting.entries[unit.index].evidence
-        if evidence.reason is Reason.FAINT_OUTPUT:
+        if evidence.reason is Reason.IMPRECISE_OUTPUT:
             held[evidence.subject].append(unit.node.name)
     assert held == claims
 

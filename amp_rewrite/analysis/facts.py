@@ -40,8 +40,8 @@ class Facts:
     """The units of a model, its float32 constants, and their fit into half.
 
     `findings` are the evidence for float32 by unit; of several, that of the highest authority. `freed` are
-    units that a shipped list denies and that are proven tame, with the proof. `old_opset` is the reason why
-    nothing in the model can change, None where it can, and `remedy` what would help.
+    units that a shipped list denies and that are proven in range, with the proof. `old_opset` is the reason
+    why nothing in the model can change, None where it can, and `remedy` what would help.
     """
 
     graph: UnitGraph

@@ -56,7 +56,7 @@ def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int,
             continue
         evidence = Evidence(
             Authority.OBSERVATION,
-            Reason.FAINT_OUTPUT,
+            Reason.IMPRECISE_OUTPUT,
             subject=output.name or "",
             number=cost,
             limit=faint_limit(options.half),

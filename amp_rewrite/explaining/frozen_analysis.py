@@ -50,7 +50,7 @@ def counted(report: Report, painting: Painting, before: Held) -> Report:
     earlier = {id(evidence) for evidence in before.values()}
     now = [entry.evidence for entry in painting.entries if id(entry.evidence) not in earlier]
     reasons = Counter(evidence.reason for evidence in now)
-    faint = (evidence for evidence in now if evidence.reason is Reason.FAINT_OUTPUT)
+    faint = (evidence for evidence in now if evidence.reason is Reason.IMPRECISE_OUTPUT)
     return replace(
         report,
         observed=reasons[Reason.OBSERVED_OVERFLOW],

@@ -159,7 +159,7 @@ def _without_trying(cause: RootCause) -> str:
     if root.rule is not Rule.LEFT or root.evidence.authority in OF_FINDINGS | _BY_USER:
         return ""
     if root.operator == "Cast":
-        return "nothing to gain: a Cast takes the type of its neighbours"
+        return "nothing to gain: a Cast has the type of its neighbours"
     return "nothing to gain: it takes the type of its neighbours" if root.kind is Kind.CLEAR else ""
 
 

@@ -123,7 +123,7 @@ class Verdict:
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
-    compared. `is_synthetic` says that synthetic inputs decide nothing: outputs violate bounds or prove nothing.
+    compared. `is_synthetic`: synthetic inputs decide nothing, as outputs violate bounds or prove nothing.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
     `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
     compared with the selections of the original.
