@@ -147,7 +147,7 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`, and over a file that amp-rewrite did not write only with
+    over the input itself only with `in_place`, and over a file that amp-rewrite did not create only with
     `force`. A model that is half already and stays unchanged is copied to
     `output` only; without one, the result is its own path. `replay`, `observed`, `imprecise_outputs` and
     `transform` decide as in `analyze`; `on_plan` gets the analysis after all decisions, before the first

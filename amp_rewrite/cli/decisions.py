@@ -61,8 +61,8 @@ VERIFY, REPAIR, ENGINE = "verify", "repair", "tensorrt"
 after a failed one, and for a result that TensorRT compiles.
 """
 _REQUIREMENTS = {
-    "half": "exit with code 1, after writing it, also if nothing in it is half",
-    VERIFY: "so also if it could not be compared, or on synthetic inputs alone and is too far off there",
+    "half": "exit with code 1, after writing it, if nothing in it is half",
+    VERIFY: "fail if the comparison could not run, or failed on synthetic inputs",
     ENGINE: "TensorRT compiles it, without a GPU; a result that it refuses is not written",
 }
 _REQUIRE_NEEDS = (
