@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.outputs import Faint
+from amp_rewrite.analysis.outputs import ImpreciseOutputs
 from amp_rewrite.deciders import Request, Transform
 from amp_rewrite.errors import CertificateError
 from amp_rewrite.explaining import frozen_analysis
@@ -49,7 +49,7 @@ def analyze(
     *,
     replay: SavedPlan | None = None,
     observed: Seen | None = None,
-    imprecise_outputs: Faint | None = None,
+    imprecise_outputs: ImpreciseOutputs | None = None,
     transform: Transform | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
@@ -105,7 +105,7 @@ class RewriteArguments(TypedDict, total=False):
     force: bool
     replay: SavedPlan | None
     observed: Seen | None
-    imprecise_outputs: Faint | None
+    imprecise_outputs: ImpreciseOutputs | None
     transform: Transform | None
     on_plan: Callable[[Analysis], None] | None
     progress: Progress | None
@@ -138,7 +138,7 @@ def rewrite(
     force: bool = False,
     replay: SavedPlan | None = None,
     observed: Seen | None = None,
-    imprecise_outputs: Faint | None = None,
+    imprecise_outputs: ImpreciseOutputs | None = None,
     transform: Transform | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,

@@ -29,7 +29,7 @@ class OnSamples:
             settings.options,
             output=self.output,
             observed=settings.seen,
-            imprecise_outputs=settings.faint,
+            imprecise_outputs=settings.imprecise_outputs,
             replay=settings.plan,
         )
 

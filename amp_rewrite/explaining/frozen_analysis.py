@@ -50,13 +50,13 @@ def counted(report: Report, painting: Painting, before: Held) -> Report:
     earlier = {id(evidence) for evidence in before.values()}
     now = [entry.evidence for entry in painting.entries if id(entry.evidence) not in earlier]
     reasons = Counter(evidence.reason for evidence in now)
-    faint = (evidence for evidence in now if evidence.reason is Reason.IMPRECISE_OUTPUT)
+    imprecise = (evidence for evidence in now if evidence.reason is Reason.IMPRECISE_OUTPUT)
     return replace(
         report,
         observed=reasons[Reason.OBSERVED_OVERFLOW],
         sensitive=reasons[Reason.SENSITIVE],
         earlier=len(painting.entries) - len(now),
-        faint={evidence.subject: evidence.number or 0.0 for evidence in faint},
+        imprecise_outputs={evidence.subject: evidence.number or 0.0 for evidence in imprecise},
     )
 
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.outputs import Faint, faint_limit
+from amp_rewrite.analysis.outputs import ImpreciseOutputs, imprecision_limit
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.errors import AmpRewriteError, CertificateError, ModelError
@@ -50,7 +50,7 @@ class Settings:
 
     options: Options
     seen: Seen = field(default_factory=_nothing)
-    faint: Faint = field(default_factory=_nothing)
+    imprecise_outputs: ImpreciseOutputs = field(default_factory=_nothing)
     plan: SavedPlan | None = None
     search: Tuned | None = None
 
@@ -62,7 +62,7 @@ class Settings:
         half, may_free = self.options.half, isinstance(self.seen, Observed) and not self.seen.is_synthetic
         ranges = self.seen.items()
         outside = frozenset(name for name, each in ranges if each.is_beyond(half) or each.is_faint(half))
-        return self.options, may_free, outside, self.faint, self.plan
+        return self.options, may_free, outside, self.imprecise_outputs, self.plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,15 +430,15 @@ def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
     """Return settings with float32 outputs where rounding the output dominates an error above the limit."""
     if outcome.verdict is None:
         return None
-    limit = faint_limit(outcome.settings.options.half)
+    limit = imprecision_limit(outcome.settings.options.half)
     outputs = (output for output in outcome.verdict.outputs if output.floor and _is_rounded(output))
-    faint = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
-    return replace(outcome.settings, faint=faint) if faint else None
+    imprecise = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
+    return replace(outcome.settings, imprecise_outputs=imprecise) if imprecise else None
 
 
 def _is_rounded(output: Output) -> bool:
     """Whether rounding the output accounts for most of its error."""
-    by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however faint
+    by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however small
     return (output.floor or 0.0) <= 2 * (output.error or 0.0) * by_spread
 
 
@@ -448,7 +448,7 @@ def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
     if old is None or new is None or old.ok > new.ok:
         return False
     was, now = ({output.name: output.error or 0.0 for output in each.outputs} for each in (old, new))
-    shares = [now.get(name, math.inf) / was[name] for name in after.settings.faint]
+    shares = [now.get(name, math.inf) / was[name] for name in after.settings.imprecise_outputs]
     return max(shares) <= 1 and min(shares) <= 1 / 2
 
 
