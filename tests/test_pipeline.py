@@ -80,7 +80,7 @@ def test_an_analysis_is_kept(options):
     result = rewrite(model, options, on_plan=lambda made: told.append((made, said(made))))
     (analysis, before), fresh = told[0], analyze(model, options)
     assert said(analysis) == before
-    remedies = [[(cause.held, cause.suggestion) for cause in each.causes()] for each in (analysis, fresh)]
+    remedies = [[(cause.affected, cause.suggestion) for cause in each.causes()] for each in (analysis, fresh)]
     assert remedies[0] == remedies[1] != []
     assert analysis.painted(Options(level="unsafe-force-all")) == fresh.painted(
         Options(level="unsafe-force-all")

@@ -268,7 +268,7 @@ def data_lines(model: Path) -> Iterator[SummaryLine]:
         yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
 
 
-_KEPT = ("matched", "observed", "tuned", "earlier", "imprecise", "warning", "BROKEN")
+_KEPT = ("matched", "observed", "tuned", "earlier", "outputs", "warning", "BROKEN")
 """The lines of a summary that apply to a model that was half already."""
 
 _SHOWN = 3

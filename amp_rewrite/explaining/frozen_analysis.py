@@ -181,7 +181,7 @@ class Analysis:
         Examples:
             >>> from amp_rewrite import analyze
             >>> from amp_rewrite.demo import network
-            >>> [(cause.operators, len(cause.held)) for cause in analyze(network()).causes()]
+            >>> [(cause.operators, len(cause.affected)) for cause in analyze(network()).causes()]
             [(('Pow', 'ReduceMean', 'Add', 'Sqrt', 'Div'), 5), (('Softmax',), 1)]
         """
         root_causes = causes.find(self.decisions(), flops)

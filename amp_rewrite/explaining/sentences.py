@@ -102,15 +102,15 @@ class Paragraph:
 
 def of_cause(cause: RootCause) -> Paragraph:
     """Return a cause of float32 in words."""
-    weight = plural(len(cause.held), "node")
+    weight = plural(len(cause.affected), "node")
     if cause.partly:
-        weight += " in part" if cause.partly == len(cause.held) else f" ({cause.partly:,} in part)"
+        weight += " in part" if cause.partly == len(cause.affected) else f" ({cause.partly:,} in part)"
     if cause.flop_share is not None:
         weight += f", {share(cause.flop_share)} of {_flops(cause)}"
     roots = cause.root_places
     more = len(roots) - 1
     others = f" and {more:,} more" if more else ""
-    downstream = "" if len(roots) == len(cause.held) else "downstream of "
+    downstream = "" if len(roots) == len(cause.affected) else "downstream of "
     reason = first_step(cause.decisions, cause.roots[0]).reason
     return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, remedy(cause))
 

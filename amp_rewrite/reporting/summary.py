@@ -99,7 +99,7 @@ def _run_lines(report: Report) -> Iterator[SummaryLine]:
     for output, cost in report.imprecise_outputs.items():
         end = f"the last products before '{output}' stay float32"
         rounding = f"rounding that output alone to {report.half} makes a relative error of {cost:.1e}"
-        yield SummaryLine("imprecise", f"{end}: {rounding}")
+        yield SummaryLine("outputs", f"{end}: {rounding}")
 
 
 def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:

@@ -185,10 +185,10 @@ def warnings(verdict: Verdict) -> Iterator[str]:
 
 
 def details(verdict: Verdict) -> Iterator[str]:
-    """Yield outputs that pass as faint, comparisons on images of another range that pass as well, and the
-    relative L2 error of each of several samples.
+    """Yield outputs that pass for being small, comparisons on images of another range that pass as well, and
+    the relative L2 error of each of several samples.
     """
-    yield from (_faint(output) for output in verdict.outputs if _passes_as_faint(output))
+    yield from (_small(output) for output in verdict.outputs if _passes_as_small(output))
     for other in verdict.not_judged:
         if other.ok:
             noise = f", that of float32 itself {other.noise:.1e}" if other.noise is not None else ""
@@ -213,15 +213,15 @@ def _worst_step(steps: int, errors: Sequence[float | None]) -> str:
     return f"relative L2, worst output: {where}, {_number(last)} in the last"
 
 
-def _passes_as_faint(output: Output) -> bool:
+def _passes_as_small(output: Output) -> bool:
     """Return whether an output exceeds the default bound, and passes only by comparison with SMALLEST."""
     is_off = output.metrics.relative_l2 > (Tolerances().error or 0.0)
     passes = not (output.broken or output.is_undecided) and output.error is not None
     return is_off and passes and 0 < output.metrics.scale < SMALLEST
 
 
-def _faint(output: Output) -> str:
-    size = f"its values (RMS {output.metrics.scale:.1e}) are fainter than float16's normal numbers"
+def _small(output: Output) -> str:
+    size = f"its values (RMS {output.metrics.scale:.1e}) are smaller than float16's normal numbers"
     strict = f"--tolerance relative_l2={Tolerances().error} judges by the relative L2"
     return f"{output.name} passes because {size}; {strict}"
 

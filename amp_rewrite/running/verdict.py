@@ -34,7 +34,7 @@ class Output:
     `error` is that of the tolerances: the RMS of the difference over the `spread` of the output
     (metrics.spread); if channels are normalised separately, of the worst one, `channel`; infinite if more
     values are lost (infinite or NaN) than the bounds allow. `floor` is the error
-    from rounding this output alone, relative to its spread even if faint; infinite if a value overflows half.
+    from rounding this output alone, relative to its spread even if small; infinite if a value overflows half.
     `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
     None if not applicable or not measured. `by_sample` is the relative L2 error of each step of each sample,
     None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
@@ -118,7 +118,7 @@ class Verdict:
     devices, `samples` is the number of samples, of `steps` each, `inputs` their source; `blame` is None
     unless requested.
     `warnings` are about outputs with a wrong declared shape in both models; these are compared all the same.
-    `metrics` are user-defined. `witness` is the device of the rewritten model: on the CPU half is emulated.
+    `metrics` are user-defined. `device` is that of the rewritten model: on the CPU half is emulated.
     `not_judged` are comparisons on images of other ranges, on which float32 is less accurate itself.
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
@@ -127,7 +127,7 @@ class Verdict:
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
     `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
     compared with the selections of the original.
-    `fainter` is the verdict on fainter synthetic inputs where that passes and this one loses values.
+    `smaller` is the verdict on smaller synthetic inputs where that passes and this one loses values.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where evidence is missing:
@@ -163,14 +163,14 @@ class Verdict:
     metrics: tuple[Measured, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     tried: tuple[Tried, ...] = ()
-    witness: Device = Device.CPU
+    device: Device = Device.CPU
     failed_run: str = ""
     misfits: tuple[HalvedPort, ...] = ()
     changing: tuple[str, ...] = ()
     is_synthetic: bool = False
     stressed: tuple[FailedStress, ...] = ()
     choices: tuple[OtherSelection, ...] = ()
-    fainter: Verdict | None = None
+    smaller: Verdict | None = None
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
@@ -275,10 +275,10 @@ class Verdict:
             True
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
-        own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
+        own = {"inputs": self.inputs.to_json(), "device": self.device.value}
         stressed = tuple(replace(failed, feeds=None) for failed in self.stressed)
-        fields = asdict(replace(self, fainter=None, stressed=stressed))
-        del fields["fainter"]
+        fields = asdict(replace(self, smaller=None, stressed=stressed))
+        del fields["smaller"]
         for failed in fields["stressed"]:
             del failed["feeds"]
         return writing.plain(fields | own | status)

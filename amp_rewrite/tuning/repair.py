@@ -246,7 +246,7 @@ def repair(work: Work, options: Options, prior_ranges: Seen | None = None) -> Ou
     first = _make(work, Settings(options, prior_ranges or {}))
     if not work.repairs or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
         return first
-    half_flops = work.half_flops(first.result) if _fainter(first) else 0
+    half_flops = work.half_flops(first.result) if _smaller(first) else 0
     best = _insured(work, _cheapest(work, first, _best(work, first), half_flops))
     is_repaired = best.settings.decisive != first.settings.decisive
     return _judged_by_its_inputs(replace(best, first=first) if is_repaired else best)
@@ -286,22 +286,22 @@ def _best(work: Work, first: Outcome) -> Outcome:
     return replace(best, result=replace(best.result, report=report))
 
 
-def _fainter(first: Outcome) -> Verdict | None:
-    """Return the verdict on fainter inputs that passes, of an outcome that loses values on synthetic ones."""
-    return first.verdict.fainter if first.verdict is not None and first.is_synthetic else None
+def _smaller(first: Outcome) -> Verdict | None:
+    """Return the verdict on smaller inputs that passes, of an outcome that loses values on synthetic ones."""
+    return first.verdict.smaller if first.verdict is not None and first.is_synthetic else None
 
 
 def _cheapest(work: Work, first: Outcome, best: Outcome, half_flops: int) -> Outcome:
-    """Return the best outcome, or the first with its verdict on fainter inputs where a repair is dear or in
+    """Return the best outcome, or the first with its verdict on smaller inputs where a repair is dear or in
     vain: synthetic inputs may be larger than those of the user.
     """
-    fainter = _fainter(first)
-    if fainter is None or not (best.is_far or _is_dear(work, first, best, half_flops)):
+    smaller = _smaller(first)
+    if smaller is None or not (best.is_far or _is_dear(work, first, best, half_flops)):
         return best
     result = (
         first.result if best.settings.decisive == first.settings.decisive else work.rewrite(first.settings)
     )
-    return replace(first, result=result, verification=fainter)
+    return replace(first, result=result, verification=smaller)
 
 
 def _insured(work: Work, outcome: Outcome) -> Outcome:
