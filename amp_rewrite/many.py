@@ -99,7 +99,7 @@ def _digest(path: Path) -> str:
 # The record: a line for each model that is done.
 
 
-class Record:
+class JobRecord:
     """The lines of an earlier run in a file, if there is one, to which those of this run are appended.
 
     Raises OptionError for a file that is no record, which `force` replaces.
@@ -232,7 +232,7 @@ def _why(code: int, printed: str) -> str:
 OnEnd = Callable[[Ended], object]
 
 
-def run_all(jobs: Sequence[Job], record: Record, executor: Executor | None, on_end: OnEnd) -> list[Line]:
+def run_all(jobs: Sequence[Job], record: JobRecord, executor: Executor | None, on_end: OnEnd) -> list[Line]:
     """Return the lines of all jobs, those that are done already from the record.
 
     `on_end` is called as each job ends; workers of an `executor` have to see the same files, and what no
@@ -298,7 +298,7 @@ def convert_all(
     words = tuple(shlex.split(flags) if isinstance(flags, str) else arguments.texts("flags", flags))
     found = [each for path in arguments.paths("models", models) for each in places(path, folder)]
     jobs = [Job(each.model, folder / each.place, words) for each in found]
-    record = Record(folder / RECORD, force="--force" in words)
+    record = JobRecord(folder / RECORD, force="--force" in words)
     return run_all(jobs, record, executor, lambda _: None)
 
 

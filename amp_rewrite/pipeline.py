@@ -209,7 +209,9 @@ def _carry_out(
     removed, warnings = _edit(analysis, timed) if analysis.plan else (0, ())
     report = analysis.report()
     proof = (
-        result_checks.Proof(source, options.op_types, timed, request.transform) if options.certify else None
+        result_checks.ResultProof(source, options.op_types, timed, request.transform)
+        if options.certify
+        else None
     )
     with writing.transaction(target) as staged:
         with timed.stage("write"):

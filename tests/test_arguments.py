@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from amp_rewrite.cli.flags import Choice
+from amp_rewrite.cli.flags import WordChoice
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.policy.options import Options
 
@@ -35,5 +35,5 @@ def test_other_names_are_understood(field, words, name):
     """In Python, and by the flag of the command line."""
     own = getattr(Options(**{field: name}), field)
     assert all(getattr(Options(**{field: word}), field) is own for word in words.split())
-    kind = Choice([name])
+    kind = WordChoice([name])
     assert {kind.convert(word, None, None) for word in words.split()} == {name}

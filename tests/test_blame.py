@@ -45,7 +45,7 @@ def printed(before, feeds):
     console = Console(file=out, width=200)
     found = blame(before, after, feeds, device=Device.CPU)
     found = verification.replace(verdict, blame=found)
-    terminal.print_verdict(console, found, terminal.Subject("m.onnx"))
+    terminal.print_verdict(console, found, terminal.NamedOutcome("m.onnx"))
     terminal.print_hints(console, verdict_text.hints(found))
     return out.getvalue()
 

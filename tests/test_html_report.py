@@ -13,12 +13,12 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
 from amp_rewrite.reporting import explanations, graph_data, page, verdict_text
-from amp_rewrite.reporting.page import Evidence
+from amp_rewrite.reporting.page import RunEvidence
 from tests.text import RUNS, model
 from tests.transcript_commands import page_data
 
 needs_runs = pytest.mark.skipif(not RUNS, reason="runs models, and onnxruntime is not installed")
-NOTHING = Evidence()
+NOTHING = RunEvidence()
 HOSTILE = "</script><script>window.pwned=1</script><!--&\"'\u2028\u202e"
 
 
@@ -42,7 +42,7 @@ def evidence():
     after = rewrite(proto).model
     verdict = verification.verify(proto, after, [feeds])
     verdict = replace(verdict, blame=blame.blame(proto, after, feeds))
-    return Evidence(verdict, magnitudes=page.magnitudes(observation.observe(proto, [feeds])))
+    return RunEvidence(verdict, magnitudes=page.magnitudes(observation.observe(proto, [feeds])))
 
 
 @needs_runs

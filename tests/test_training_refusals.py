@@ -18,7 +18,7 @@ from amp_rewrite.training import (
 )
 from tests import text, train_steps
 from tests.refusals import refusal
-from tests.train_steps import MOVES, NEW, batches, source, start, step, train
+from tests.train_steps import MOVES, NEW, STATE, batches, source, start, step, train
 
 ARTEFACT = """<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
   training (float[8, 4] x, float[8, 3] y, float[4, 3] w, float[4, 3] w_buffer, bool[1] lazy_reset_grad)
@@ -41,7 +41,9 @@ TWO_SEEDS = source(
   a1 = Mul (lr, both)  w1_new = Sub (w1, a1)  a2 = Mul (lr, dw2)  w2_new = Sub (w2, a2)""",
     stored="float loss_grad = {1.0}, float second = {0.5}",
 )
-UNNAMED = source(seeded="dp = Mul (dm, one)", stored="float one = {1.0}")
+RIVALS = source(
+    "a1 = Mul (lr, dw1)  q = Sub (w1, a1)  z = Add (w1, a1)", new="float[4, 16] q, float[4, 16] z"
+)
 NO_GRADIENT = """<ir_version: 8, opset_import: ["" : 18]>
   step (float[8, 4] x, float[4, 3] w) => (float loss, float[4, 3] w_new) {
     p = MatMul (x, w)  loss = ReduceMean <keepdims = 0> (p)  w_new = Identity (w) }"""
@@ -50,6 +52,12 @@ NO_STATE = """<ir_version: 8, opset_import: ["" : 18]>
     p = MatMul (x, w)  s = ReduceMean <keepdims = 0> (p) }"""
 NO_LOSS = """<ir_version: 8, opset_import: ["" : 18]>
   net (float[8, 4] x, float[4, 3] w) => (float[8, 3] p) { p = MatMul (x, w) }"""
+TWINS = source(
+    """g = Add (w1, v1)  a1 = Mul (lr, dw1)  q = Sub (g, a1)  a2 = Mul (lr, dw2)  q2 = Sub (w2, a2)""",
+    f"{STATE}, float[4, 16] v1", "float[4, 16] q, float[16, 3] q2",
+)  # fmt: skip
+
+
 IN_BODY = source(stored="float loss_grad = {1.0}, bool yes = {1}").replace(
     "dw2 = MatMul (rt, dp)",
     """dw2 = If (yes) <then_branch = t () => (float[16, 3] o) <float inner = {1.0}>
@@ -58,14 +66,16 @@ IN_BODY = source(stored="float loss_grad = {1.0}, bool yes = {1}").replace(
 )
 """A step whose backward pass is inside a branch."""
 STEPS = [
-    (TWO_LOSSES, {}, "if one of its outputs is the loss, name it with `loss`: 'total', 'other'"),
-    (UNNAMED, {}, "no value called 'loss_grad' or 'loss.grad' starts a backward pass; name the seed"),
+    (TWO_LOSSES, {}, "several outputs may be the loss: 'total', 'other'"),
     (TWO_SEEDS, {}, "'f1' reach the state without the scale of the seed"),
     (TWO_SEEDS, {"gradients": ["both", "dw2"]}, "the gradients 'both' are not linear in the seed"),
     (TWO_SEEDS, {"seed": "loss_grad"}, "'f1' reach the state without the scale of the seed 'loss_grad'"),
-    (NO_GRADIENT, {}, "no value called 'loss_grad' or 'loss.grad' starts"),
-    (NO_STATE, {"loss": "s"}, "no output is the new value of an input"),
-    (NO_LOSS, {}, "no floating-point scalar among its outputs is called"),
+    (NO_GRADIENT, {}, "its state is updated without a backward pass"),
+    (NO_STATE, {}, "no output is the new value of an input"),
+    (NO_LOSS, {}, "no output is a floating-point scalar that a product leads to"),
+    (TWINS, {}, "the output 'q' may be the new state of several inputs: 'w1', 'v1'"),
+    (RIVALS, {}, "the input 'w1' may be the old state of several outputs: 'q', 'z'"),
+    (TWO_SEEDS.replace("loss_grad", "first"), {}, "no value is the seed of the whole backward pass"),
     (source(), {"loss": "nothing"}, "the loss 'nothing' is not an output"),
     (source(), {"seed": "nothing"}, "the seed 'nothing' is not a value of the model"),
     (source(), {"seed": "pos"}, "the seed 'pos' is no floating-point tensor"),
@@ -148,13 +158,18 @@ def test_what_is_no_state(state):
 
 
 def test_what_a_step_has_stays():
-    """Its loss scale, where no other is asked for; its loss by name, even if no shape is declared.
+    """Its loss scale, where no other is asked for; that it has no other state; its loss by name, even if no
+    shape is declared.
 
     An opset of 8 takes a fixed scale.
     """
     half = rewrite_train_step(insert_loss_scale(step()).model, loss_scale=None)
     assert training.initial_state(half.model) == {"loss_scale": 2**15, "good_steps": 0}
     assert insert_loss_scale(_at_opset_8(), None, 8).step.frontier == ("dw2", "dw1")
+    kept = source("g1 = Identity (dw1)  g2 = Identity (dw2)", new="float[4, 16] g1, float[16, 3] g2")
+    scaled = insert_loss_scale(step(kept), TrainSpec(gradients=("dw1", "dw2")))
+    assert find_spec(scaled.model) == scaled.step.spec
+    assert scaled.step.guessed == ()
     model = step()
     model.graph.output[0].type.tensor_type.ClearField("shape")
     assert find_spec(model).loss == "loss"

@@ -53,16 +53,20 @@ def exported():
     torch.manual_seed(0)
     batch = torch.randint(0, 20, (16, 6)), torch.randint(0, 5, (16,))
     adam = maker.Adam(clip=1.0, decay=0.01, decoupled=0.01)
-    return maker.export(Net(), loss, batch, adam)
+    return maker.export(Net(), loss, batch, adam, named=False)
 
 
-def test_it_is_found(exported):
-    """Loss, seed and every pair of state have the usual names; gradients are found before the clip."""
+def test_it_is_found_without_a_name(exported):
+    """Loss, seed and every pair of state are found from the dataflow alone, gradients before the clip."""
     found = training.find_spec(exported.model)
+    inputs = [value.name for value in exported.model.graph.input]
     outputs = [value.name for value in exported.model.graph.output]
-    assert (found.loss, found.seed) == ("loss", "loss_grad")
-    assert {pair.output for pair in found.state} == set(outputs[1:])
+    assert found.loss == outputs[0]
+    assert {(pair.input, pair.output) for pair in found.state} == set(
+        zip(inputs[3:], outputs[1:], strict=True)
+    )
     step = training.rewrite_train_step(exported.model).step
+    assert step.guessed == ("loss", "state", "seed")
     shapes = {tuple(value.shape) for value in exported.state.values() if value.ndim}
     assert len(step.frontier) >= len(shapes)
     assert step.products > 20

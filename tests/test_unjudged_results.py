@@ -53,7 +53,7 @@ SEARCHED = ("tune", "varied.onnx", *OUTPUT, *REPORTS, "--data", "varied.npz", "-
 RESTORE = ("restore", "half.onnx", *OUTPUT, "--json", "r.json")
 TRAIN = ("train", "step.onnx", "-o", "old.onnx", "--json", "r.json", "--html", "r.html")
 STAGES = {
-    "rewrite, proof": (REWRITE, result_checks.Proof, "__call__"),
+    "rewrite, proof": (REWRITE, result_checks.ResultProof, "__call__"),
     "rewrite, check": (REWRITE, result_checks, "validate"),
     "rewrite, comparison": (REWRITE, Judging, "verdict"),
     "rewrite, blame": (FAILING, Judging, "with_blame"),
@@ -69,7 +69,7 @@ STAGES = {
     "tune, search": (SEARCHED, Conversion, "tune"),
     "restore, check": (RESTORE, result_checks, "validate"),
     "restore, comparison": (RESTORE, Judging, "verdict"),
-    "train, proof": (TRAIN, result_checks.Proof, "__call__"),
+    "train, proof": (TRAIN, result_checks.ResultProof, "__call__"),
     "train, check": (TRAIN, result_checks, "validate"),
     "train, page": (TRAIN, page, "write"),
     "many models": (("m.onnx", "-o", "many", *BESIDE), Judging, "verdict"),

@@ -20,7 +20,7 @@ _AS_THE_MASK_SAYS = 0
 """Sign after a product with 0 and 1, or 0 and -1: not positive, by the design of the model."""
 
 
-class Masks:
+class MaskUses:
     """The masks among constants, each with its uses. `clamped` are those that may be clamped, since all
     consumers on their paths to a softmax preserve a mask, whatever the other inputs of the model; the units
     on the paths of `others` need float32.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from amp_rewrite.analysis import absorption, floors
 from amp_rewrite.analysis.constant import Constant, Context, beyond, overflow
-from amp_rewrite.analysis.masks import Masks
+from amp_rewrite.analysis.masks import MaskUses
 from amp_rewrite.analysis.propagation import UnitUse, uses_of
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import constants
@@ -38,7 +38,7 @@ class Ranges:
 
     fits: dict[ir.Value, Fit]
     findings: dict[int, Evidence]
-    masks: Masks
+    masks: MaskUses
     floors: set[ir.Value] = field(default_factory=set[ir.Value])
 
 
@@ -59,7 +59,7 @@ def check(graph: UnitGraph, stored_tensors: Mapping[ir.Value, StoredTensor], hal
     for value, unit in fills.items():
         fits[value] = halves.fit(fill_of(context.node(unit)), half)
         found.append(Constant(value, fits[value], 1, tuple(uses_of(graph, unit))))
-    result = Ranges(fits, {}, Masks((each for each in found if each.fit.overflowing), context))
+    result = Ranges(fits, {}, MaskUses((each for each in found if each.fit.overflowing), context))
     followed = set[UnitUse]()
     for constant in found:
         _look_at(constant, context, result, followed)

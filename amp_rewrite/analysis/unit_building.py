@@ -24,12 +24,12 @@ def build(model: ir.Model, types: Types, target: Target = targets.ANY, half: Hal
 
     Variables that the target's kernels for `half` treat as one form one unit, under the name of the first.
     """
-    builder = _Builder(types, model, target, half)
+    builder = _UnitBuilder(types, model, target, half)
     builder.graph(model.graph)
     return builder.finish(model.graph)
 
 
-class _Builder:
+class _UnitBuilder:
     def __init__(self, types: Types, model: ir.Model, target: Target, half: Half) -> None:
         self._types, self._target = types, target
         self._float32 = {value for value, type_ in types.items() if type_.dtype == ir.DataType.FLOAT}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.idioms.idiom import Alike, Norm, Spelled
+from amp_rewrite.analysis.idioms.idiom import Alike, Spelled, WrittenNorm
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import TypeVar
@@ -73,7 +73,7 @@ class UnitGraph:
     nodes: GraphNodes
     spelled: Mapping[int, Spelled] = field(default_factory=dict[int, Spelled])
     alike: tuple[Alike, ...] = ()
-    norms: tuple[Norm, ...] = ()
+    norms: tuple[WrittenNorm, ...] = ()
     sized: Mapping[ir.Value, ir.Shape] = field(default_factory=dict[ir.Value, ir.Shape])
     on_cpu: frozenset[ir.Node] = frozenset()
 

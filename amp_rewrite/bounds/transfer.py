@@ -220,7 +220,7 @@ def written_out(graph: UnitGraph) -> dict[ir.Value, Interval]:
     return {value: _normalised(size) for value, size in sizes.items() if size}
 
 
-def _size(norm: idiom.Norm, graph: UnitGraph) -> int | None:
+def _size(norm: idiom.WrittenNorm, graph: UnitGraph) -> int | None:
     """Return the size of a mean of squares in float32, of data centred by the same mean; None of others."""
     size = _mean_of(norm.reduction)
     means = [_mean_of(node) for node in norm.centring if node.op_type != "Sub"]

@@ -38,23 +38,23 @@ def rule(a: Node, b: Node | None) -> Rule | None:
 # ---- forms: the nodes that may stand in the place of another
 
 
-class Form(NamedTuple):
+class ExchangeForm(NamedTuple):
     """A node that computes one value, by its operator, its inputs, and its attributes with their contents.
 
     An input is a form, a number that the result stores, or a name: of any value, the same wherever it recurs.
     """
 
     operator: str
-    inputs: tuple[Form | float | str, ...]
+    inputs: tuple[ExchangeForm | float | str, ...]
     attributes: Mapping[str, object] = MappingProxyType({})
 
 
-def bind(proof: Proof, form: Form | float | str, right: int, bound: dict[str, int]) -> None:
+def bind(proof: Proof, form: ExchangeForm | float | str, right: int, bound: dict[str, int]) -> None:
     """Add the values of the result that names in a form are; DifferentError for a value of another form."""
     if isinstance(form, str):
         if bound.setdefault(form, right) != right:
             raise DifferentError("two values stand for one")
-    elif isinstance(form, Form):
+    elif isinstance(form, ExchangeForm):
         node = proof.made(right, form.operator)
         is_same = _contents(without_graphs(attributes_of(node))) == form.attributes
         if not is_same or len(node.inputs) != len(form.inputs):
@@ -73,7 +73,7 @@ class Exchange(NamedTuple):
     """The names of a node's operands, and the form that may stand in its place, for floats."""
 
     operands: str
-    form: Form
+    form: ExchangeForm
     licence: Licence
 
     def match(self, proof: Proof, node: Node, right: int) -> Sequence[Pair]:
@@ -113,9 +113,11 @@ def _refuse_nan(proof: Proof, right: int) -> None:
 
 
 _EXCHANGES = {
-    ("", "Clip"): Exchange("x min max", Form("Min", (Form("Max", ("x", "min")), "max")), Licence.MAX_AND_MIN),
-    ("", "Reciprocal"): Exchange("x", Form("Div", (1.0, "x")), Licence.RECIPROCAL),
-    ("", "Mul"): Exchange("x x", Form("Pow", ("x", 2.0)), Licence.SQUARE),
+    ("", "Clip"): Exchange(
+        "x min max", ExchangeForm("Min", (ExchangeForm("Max", ("x", "min")), "max")), Licence.MAX_AND_MIN
+    ),
+    ("", "Reciprocal"): Exchange("x", ExchangeForm("Div", (1.0, "x")), Licence.RECIPROCAL),
+    ("", "Mul"): Exchange("x x", ExchangeForm("Pow", ("x", 2.0)), Licence.SQUARE),
 }
 """Exchanges by the operator of the original. The power and the quotient are rounded once as well."""
 
@@ -132,19 +134,19 @@ def take_conv_apart(proof: Proof, fused: Node, right: int) -> Sequence[Pair]:
         raise DifferentError("no activation is known that the node is fused with")
     plain = {name: a for name, a in attributes.items() if not name.startswith("activation")}
     operands = {name: n for name, n in zip("xwbz", fused.inputs, strict=False) if n != MISSING}
-    form = Form("Conv", tuple(each for each in operands if each != "z"), _contents(plain))
-    form = Form("Add", (form, "z")) if "z" in operands else form
+    form = ExchangeForm("Conv", tuple(each for each in operands if each != "z"), _contents(plain))
+    form = ExchangeForm("Add", (form, "z")) if "z" in operands else form
     numbers = list(attributes["activation_params"].floats) if "activation_params" in attributes else []
     parameters = dict(zip(names, numbers, strict=False))
     last, bound = proof.rewritten.makers[right], dict[str, int]()
     if name == "Clip" and len(parameters) == _TWO and last is not None and last.operator == ("", "Min"):
-        form = Form("Min", (Form("Max", (form, parameters["min"])), parameters["max"]))
+        form = ExchangeForm("Min", (ExchangeForm("Max", (form, parameters["min"])), parameters["max"]))
         proof.uses[Licence.MAX_AND_MIN] += 1
     elif last is not None and len(last.inputs) > 1:
-        form = Form(name, (form, *parameters.values()))
+        form = ExchangeForm(name, (form, *parameters.values()))
     else:
         stated = {each: helper.make_attribute(each, number) for each, number in parameters.items()}
-        form = Form(name, (form,), _contents(stated))
+        form = ExchangeForm(name, (form,), _contents(stated))
     bind(proof, form, right, bound)
     proof.uses[Licence.FUSED_CONV] += 1
     return [(left, bound[name]) for name, left in operands.items()]

@@ -15,7 +15,7 @@ from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.exact_types import ExactTypes
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.shapes import Ranks
-from amp_rewrite.certificate.stored_tensors import Comparison, Held
+from amp_rewrite.certificate.stored_tensors import Held, TensorComparison
 from amp_rewrite.numerics.half import FLOAT16
 from amp_rewrite.operators.catalogue import ATTENTION_RESULTS, LARGEST_MASK_SCALE, find
 from amp_rewrite.operators.record import ALL, FIRST, Move, Role, Trait
@@ -62,7 +62,7 @@ class Proof:
         """Return the licences used, with their numbers of uses."""
         return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
-    def count(self, comparison: Comparison, at: Pair | None) -> None:
+    def count(self, comparison: TensorComparison, at: Pair | None) -> None:
         """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
         failed, for a clamp of anything but a mask, and for a lift that is no rounding. Single numbers, which
         have no counterpart (MISSING), are never masks; defaults of inputs (`at` is None) are not lifted or
@@ -84,7 +84,9 @@ class Proof:
             rescaling.record(self.changes.tensors, right, comparison.exponent, place)
         self.uses.update(uses)
 
-    def _count_lifts(self, comparison: Comparison, right: int, place: tuple[int, int, str] | None) -> None:
+    def _count_lifts(
+        self, comparison: TensorComparison, right: int, place: tuple[int, int, str] | None
+    ) -> None:
         """Record the exponents that a bound may have, which is the least number of half; raise DifferentError
         for numbers lifted where that is no rounding.
         """

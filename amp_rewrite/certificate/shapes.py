@@ -227,7 +227,9 @@ def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Colle
         if (dims := sizes_of(info.type)) is not None:
             declared_of.setdefault(original.roots[number], []).append(dims)
     rows = [
-        _Row(info.name, dims, left, right, declared_of.get(left, ()), inferred_of.setdefault(left, []))
+        _DeclaredShape(
+            info.name, dims, left, right, declared_of.get(left, ()), inferred_of.setdefault(left, [])
+        )
         for info, left, right in declared
         if (dims := sizes_of(info.type)) is not None
     ]
@@ -254,7 +256,7 @@ def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Colle
     _refuse_merged(rows, inferred, borders, is_whole=is_whole)
 
 
-def _doubtful(rows: Iterable[_Row], original: Numbered) -> Sequence[_Row]:
+def _doubtful(rows: Iterable[_DeclaredShape], original: Numbered) -> Sequence[_DeclaredShape]:
     """Return the declarations that no source has, unless an operator unknown to onnx makes the value."""
     rows = [row for row in rows if row.dims not in row.declared and row.dims not in row.inferred]
     return [row for row in rows if row.declared or not _is_opaque(original.makers[row.left])]
@@ -266,7 +268,7 @@ _Size = int | str | None
 _Dims = Sequence[_Size]
 
 
-class _Row(NamedTuple):
+class _DeclaredShape(NamedTuple):
     """A shape that the result declares, and those that the original declares of the equal value, and those
     that onnx infers of it.
     """
@@ -280,7 +282,7 @@ class _Row(NamedTuple):
 
 
 def _refuse_merged(
-    rows: Iterable[_Row],
+    rows: Iterable[_DeclaredShape],
     inferred: Mapping[str, Sequence[_Dims]],
     borders: Container[_Size],
     *,
@@ -290,7 +292,7 @@ def _refuse_merged(
     declared shape. The original tells which sizes are the same, by names; the `borders` of the model have the
     same ones in both. So does onnx, by names of its own.
     """
-    places_of: dict[str, list[tuple[set[tuple[_Size, ...]], _Row]]] = {}
+    places_of: dict[str, list[tuple[set[tuple[_Size, ...]], _DeclaredShape]]] = {}
     for row in rows:
         for axis, size in enumerate(row.dims):
             if isinstance(size, str):

@@ -30,7 +30,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Comparison:
+class TensorComparison:
     """The fault of a value, empty if there is none; the uses of licences; the half type that it became; the e
     for which it stores v * 2^-e. It does so for every e from `least` on, unless that is None.
     """
@@ -42,33 +42,33 @@ class Comparison:
     least: int | None = None
 
 
-_NOTHING = Comparison()
+_NOTHING = TensorComparison()
 
 
-def compare(original: Held, rewritten: Held, *, rank: bool = False) -> Comparison:
+def compare(original: Held, rewritten: Held, *, rank: bool = False) -> TensorComparison:
     """Compare the elements of `rewritten` and `original`; with `rank` it may have additional leading axes of
     size 1. Raises ModelError for values that cannot be read.
     """
     a, b = original.tensor, rewritten.tensor
     if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)):
         same = type(a) is type(b) and _sparse(original) == _sparse(rewritten)
-        return Comparison("" if same else "the sparse values differ")
+        return TensorComparison("" if same else "the sparse values differ")
     if (quick := _of_small(a, b)) is not None:
         return quick
     before, after = tensors.dims(a), tensors.dims(b)
     if after != before and not (
         rank and after[-len(before) :] == before and set(after[: -len(before)]) <= {1}
     ):
-        return Comparison(f"the shape {_format_shape(before)} is {_format_shape(after)}")
+        return TensorComparison(f"the shape {_format_shape(before)} is {_format_shape(after)}")
     if a.data_type == b.data_type == TensorProto.STRING:
-        return Comparison("" if tensors.texts(a) == tensors.texts(b) else "the texts differ")
+        return TensorComparison("" if tensors.texts(a) == tensors.texts(b) else "the texts differ")
     check = element_checks.between(a.data_type, b.data_type)
     if check is None:
         names = [
             TensorProto.DataType.Name(t) if t in TensorProto.DataType.values() else str(t)
             for t in (a.data_type, b.data_type)
         ]
-        return Comparison(f"the element type {names[0].lower()} is {names[1].lower()}")
+        return TensorComparison(f"the element type {names[0].lower()} is {names[1].lower()}")
     comparison = _of_elements(check, original, rewritten)
     exponent = _exponent(original, rewritten) if comparison.problem and a.data_type == FLOAT else 0
     scaled = _of_elements(check, original, rewritten, exponent) if exponent else comparison
@@ -87,7 +87,7 @@ def _exponent(original: Held, rewritten: Held) -> int:
     return next((exponent for exponent in exponents if exponent is not None), 0)
 
 
-def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 0) -> Comparison:
+def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 0) -> TensorComparison:
     before, after = original.tensor.data_type, rewritten.tensor.data_type
     whole = element_checks.check_restored
     if exponent:
@@ -101,7 +101,7 @@ def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 
     licence = _LICENCES.get((before in HALVES, after in HALVES))
     if licence is not None and before != after:
         uses[licence] = 1
-    return Comparison(problem, uses, after if after in HALVES and after != before else None, exponent)
+    return TensorComparison(problem, uses, after if after in HALVES and after != before else None, exponent)
 
 
 _LICENCES = {(True, False): Licence.WIDENED, (True, True): Licence.CONVERTED}
@@ -122,7 +122,7 @@ def _difference(place: int, old: Array, new: Array) -> str:
     return f"element {place:,} was {old[place]}, and is {new[place]}"
 
 
-def _of_small(a: TensorProto, b: TensorProto) -> Comparison | None:
+def _of_small(a: TensorProto, b: TensorProto) -> TensorComparison | None:
     """Return the comparison of small tensors with the same raw data, or rounded to half: the common cases,
     and a fast path. None for others.
     """
@@ -139,7 +139,7 @@ def _of_small(a: TensorProto, b: TensorProto) -> Comparison | None:
         return None
     may_be_least = b.data_type == TensorProto.FLOAT16 and new[:2] in _LEAST
     least = element_checks.least_exponent(before, after) if may_be_least else None
-    return Comparison(half=b.data_type, least=least)
+    return TensorComparison(half=b.data_type, least=least)
 
 
 _SMALL = 1 << 12
@@ -147,7 +147,7 @@ _LEAST = (b"\1\0", b"\1\x80", b"\0\0", b"\0\x80")
 """The least numbers of float16, and zeros, of either sign."""
 
 
-def compare_array(expected: Array, rewritten: Held) -> Comparison:
+def compare_array(expected: Array, rewritten: Held) -> TensorComparison:
     """Compare a computed array, as float32, with a constant."""
     raw = expected.astype("<f4").tobytes()
     tensor = TensorProto(dims=expected.shape, data_type=FLOAT, raw_data=raw)

@@ -27,7 +27,7 @@ Formal = tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class KindSignature:
     """The ports of an operator, the types that each variable allows, and the number of inputs up to the last
     mandatory one.
     """
@@ -48,11 +48,11 @@ def find_schema(domain: str, operator: str, version: int) -> OpSchema | None:
 
 
 @functools.cache
-def find_signature(domain: str, operator: str, version: int) -> Signature | None:
+def find_signature(domain: str, operator: str, version: int) -> KindSignature | None:
     """Return the signature of an operator; None if neither onnx nor onnxruntime has it."""
     schema = find_schema(domain, operator, version)
     if schema is not None:
-        return Signature(
+        return KindSignature(
             [(formal.type_str, formal.is_homogeneous) for formal in schema.inputs],
             [(formal.type_str, formal.is_homogeneous) for formal in schema.outputs],
             {c.type_param_str: tuple(c.allowed_type_strs) for c in schema.type_constraints},
@@ -78,9 +78,9 @@ def is_operator(domain: str, operator: str) -> bool:
     return newest is not None or operator in _contrib_schemas().get(domain, {})
 
 
-def _of_record(record: Mapping[str, Any]) -> Signature:
+def _of_record(record: Mapping[str, Any]) -> KindSignature:
     inputs, outputs = ([(row[0], bool(row[2])) for row in record[side]] for side in ("inputs", "outputs"))
-    return Signature(inputs, outputs, record["types"])
+    return KindSignature(inputs, outputs, record["types"])
 
 
 _TABLE = Path(__file__).parents[1] / "onnx_types" / "contrib_schemas.json"
@@ -149,7 +149,7 @@ def rules(domain: str, operator: str, version: int, count: int) -> Sequence[Rule
     return [None if signature is None else _rule(signature, port) for port in range(count)]
 
 
-def _rule(signature: Signature, port: int) -> Rule | None:
+def _rule(signature: KindSignature, port: int) -> Rule | None:
     if not signature.outputs:
         return None
     text, homogeneous = signature.outputs[min(port, len(signature.outputs) - 1)]

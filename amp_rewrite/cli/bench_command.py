@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.flags import PATH, command
-from amp_rewrite.cli.output_files import Report, WritingCommand
+from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Bench, Inputs, Limit
+from amp_rewrite.cli.records import BenchFlags, Inputs, Limit
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
@@ -22,9 +22,11 @@ from amp_rewrite.running.latency import TimedModel
 from amp_rewrite.tuning.comparing import naming_sizes
 
 
-@command(Bench, Inputs, Limit, Report, kind=WritingCommand)
+@command(BenchFlags, Inputs, Limit, ReportFlags, kind=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="A [B ...]")
-def bench(models: tuple[Path, ...], runtime: Bench, data: Data, limit: TimeLimit, files: Report) -> None:
+def bench(
+    models: tuple[Path, ...], runtime: BenchFlags, data: Data, limit: TimeLimit, files: ReportFlags
+) -> None:
     """Time models on the same inputs, each against the first.
 
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once, every

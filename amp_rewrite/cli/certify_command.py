@@ -14,7 +14,7 @@ from amp_rewrite.cli.decisions import op_types
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.next_steps import doubts
-from amp_rewrite.cli.output_files import Report, WritingCommand
+from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.console import Console
 from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
@@ -31,10 +31,10 @@ class Types(Record, title="The models", argument="types"):
     )
 
 
-@command(Types, Report, kind=WritingCommand)
+@command(Types, ReportFlags, kind=WritingCommand)
 @click.argument("original", type=PATH)
 @click.argument("rewritten", type=PATH)
-def certify(original: Path, rewritten: Path, types: Types, files: Report) -> None:
+def certify(original: Path, rewritten: Path, types: Types, files: ReportFlags) -> None:
     """Prove that REWRITTEN and ORIGINAL differ only in precision.
 
     Nothing is run. Allowed are Casts between float32, float16 and bfloat16, stored values rounded to half,

@@ -13,7 +13,7 @@ from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.many_models import models_argument
 from amp_rewrite.cli.output_files import CoverageFiles, WritingCommand
-from amp_rewrite.cli.records import Quiet, Sizes
+from amp_rewrite.cli.records import Quiet, SizeFlags
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.coverage.counts import measure
@@ -70,7 +70,7 @@ class Rules(Record, title="Rules", argument="rules"):
 
 
 @dataclass(frozen=True)
-class Shown(Quiet):
+class CoverageFlags(Quiet):
     """How much is printed."""
 
     show: tuple[str, ...] = flag(
@@ -78,10 +78,10 @@ class Shown(Quiet):
     )
 
 
-@command(Rules, Sizes, CoverageFiles, Shown, kind=WritingCommand)
+@command(Rules, SizeFlags, CoverageFiles, CoverageFlags, kind=WritingCommand)
 @models_argument
 def coverage(
-    model: tuple[Path, ...], rules: CoverageRules, data: Data, files: CoverageFiles, printing: Shown
+    model: tuple[Path, ...], rules: CoverageRules, data: Data, files: CoverageFiles, printing: CoverageFlags
 ) -> None:
     """Count how much of MODEL is half: nodes, FLOPs, weights, Casts.
 

@@ -13,7 +13,7 @@ import click
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli.flags import PATH, Record, command, written
-from amp_rewrite.cli.records import Sizes, assignments, holds_ranges, quantity
+from amp_rewrite.cli.records import SizeFlags, assignments, holds_ranges, quantity
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.numerics import half as halves
@@ -83,7 +83,7 @@ _STEPS = frozenset(DECLARED[name].step for name in _IN_PLAN) - {""}
 
 
 @dataclass(frozen=True)
-class Decisions(Record, title="What becomes half", argument="asked"):
+class DecisionFlags(Record, title="What becomes half", argument="asked"):
     """The decisions of the flags; `decided` is true if any of them was written.
 
     `seen` holds the ranges observed earlier, `policy` the precision policy; None without one. `samples` are
@@ -163,7 +163,7 @@ class Decisions(Record, title="What becomes half", argument="asked"):
         return {**flags, **({"plan": _PLAN} if cls.takes_plan else {})}
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Decisions:
+    def read(cls, values: Mapping[str, Any]) -> DecisionFlags:
         """Return the decisions; raise OptionError for flags that contradict each other."""
         skipped: tuple[str, ...] = values["skip"]
         samples = tuple(path for path in values["calibrate"] if not holds_ranges(path))
@@ -341,14 +341,14 @@ def options_of(flags: str) -> Options:
         'bfloat16'
     """
 
-    @command(Sizes, Decisions)
-    def read(data: Data, asked: Decisions) -> Options:
+    @command(SizeFlags, DecisionFlags)
+    def read(data: Data, asked: DecisionFlags) -> Options:
         return replace(asked.options, dims=data.dims)
 
     return read.main(shlex.split(flags), standalone_mode=False)
 
 
-class RewriteDecisions(Decisions):
+class RewriteDecisions(DecisionFlags):
     """The decisions of a rewrite."""
 
     result = ("check", "certify", "metadata", "external_data")
@@ -360,7 +360,7 @@ class RewriteDecisions(Decisions):
     takes_samples = True
 
 
-class TuneDecisions(Decisions):
+class TuneDecisions(DecisionFlags):
     """The decisions before a search."""
 
     result = ("external_data",)
@@ -368,7 +368,7 @@ class TuneDecisions(Decisions):
     takes_plan = False
 
 
-class TrainDecisions(Decisions):
+class TrainDecisions(DecisionFlags):
     """The decisions on a train step."""
 
     result = ("external_data", "certify")

@@ -14,7 +14,7 @@ from amp_rewrite.model import loading
 
 
 @dataclass(frozen=True)
-class Folder(Record, title="Files", argument="files"):
+class FolderFlags(Record, title="Files", argument="files"):
     """The folder for the two models."""
 
     output: Path = flag(
@@ -22,8 +22,8 @@ class Folder(Record, title="Files", argument="files"):
     )
 
 
-@command(Folder)
-def demo(files: Folder) -> None:
+@command(FolderFlags)
+def demo(files: FolderFlags) -> None:
     """Rewrite a small built-in network, and compare the two.
 
     It has convolutions, attention, norms and a loop. The output is that of amp-rewrite FOLDER/demo.onnx.

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.decisions import Decisions
+from amp_rewrite.cli.decisions import DecisionFlags
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag, given_flags
 from amp_rewrite.cli.html_page import PageMaker
 from amp_rewrite.cli.output_files import PageFile, WritingCommand
-from amp_rewrite.cli.records import Sizes
+from amp_rewrite.cli.records import SizeFlags
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import cases, sentences
@@ -197,17 +197,17 @@ _SHOWN = {
 
 
 @dataclass(frozen=True)
-class Shown(Record, title="What to print", argument="printing"):
+class ExplainFlags(Record, title="What to print", argument="printing"):
     """What is shown besides."""
 
     show: tuple[str, ...] = flag("--show", "Show more:", words=_SHOWN)
 
 
-@command(Shown, PageFile, Decisions, Sizes, kind=WritingCommand)
+@command(ExplainFlags, PageFile, DecisionFlags, SizeFlags, kind=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
 def explain(
-    model: Path, node: str | None, printing: Shown, files: PageFile, asked: Decisions, data: Data
+    model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: DecisionFlags, data: Data
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
@@ -234,12 +234,12 @@ def explain(
         writing.write_json({"model": str(model), "from": explanation.source.value, **answer}, files.json_)
 
 
-def _sized(model: Path, decisions: Decisions, data: Data) -> Decisions:
+def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
     """Bind open dimensions to the given sizes."""
     return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
 
 
-def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
+def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
     """Return the flags beside a plan without its model; raise OptionError for any that would decide."""
     if decisions.decided or data.dims or data.paths:
         raise OptionError(
@@ -250,7 +250,7 @@ def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
     return decisions
 
 
-def _explanation(model: Path, decisions: Decisions) -> Explanation:
+def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if plan_files.is_plan(model):
         return explanations.of_plan(model)
@@ -259,7 +259,7 @@ def _explanation(model: Path, decisions: Decisions) -> Explanation:
     return explanations.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
 
 
-def _decided_now(model: Path, decisions: Decisions, explanation: Explanation) -> Iterator[SummaryLine]:
+def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation) -> Iterator[SummaryLine]:
     """Yield a note if the file carries no decisions, so that they come from a new analysis."""
     if explanation.source is DecisionSource.ANALYSIS:
         flags = "these flags" if decisions.decided else "the defaults"

@@ -33,7 +33,7 @@ def flags() -> Mapping[str, str]:
 
     texts = dict(_OTHERS)
     for record in (
-        *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.Comparison),
+        *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.ComparisonFlags),
         *(decisions.RewriteDecisions, train_flags.StepNames),
     ):
         for argument, flag in record.flags().items():

@@ -147,7 +147,7 @@ def save(formats: Mapping[str, str], sets: Mapping[str, str], needs: tuple[Need,
     )
 
 
-class Choice(click.Choice[str]):
+class WordChoice(click.Choice[str]):
     """One of several words; other names that the same thing has are understood, and figures with commas if
     `takes_figures`.
     """
@@ -178,7 +178,9 @@ class FlagOption(click.Option):
             filter(None, (flag.about, f"{words}." if words else "", "May be repeated." if repeats else ""))
         )
         kind = (
-            Choice(flag.values, takes_figures=bool(flag.metavar)) if flag.values and not flag.kind else None
+            WordChoice(flag.values, takes_figures=bool(flag.metavar))
+            if flag.values and not flag.kind
+            else None
         )
         shown = [value for value in (*flag.values, *flag.words) if value not in flag.rare_values]
         if flag.values or flag.words:

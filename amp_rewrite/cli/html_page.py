@@ -20,7 +20,7 @@ from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.options import Options
 from amp_rewrite.reporting import explanations, page
 from amp_rewrite.reporting.explanations import Explanation
-from amp_rewrite.reporting.page import Evidence, Page
+from amp_rewrite.reporting.page import Page, RunEvidence
 from amp_rewrite.rewriting.report import Report
 from amp_rewrite.training import scaled_step
 from amp_rewrite.training.scaled_step import ScaledStep
@@ -38,14 +38,14 @@ class PageMaker:
         explanation = explanations.of_analysis(analysis)
         self._decided = _decided(explanation, analysis.loaded.model)
 
-    def page(self, model: Path, report: Report | None, evidence: Evidence, coverage: Coverage) -> Page:
+    def page(self, model: Path, report: Report | None, evidence: RunEvidence, coverage: Coverage) -> Page:
         """Return the page on the last analysis of a model, with the evidence on its result."""
         assert self._decided, "an analysis is recorded before its page is made"
         return page.of(str(model), report, self._decided, evidence, coverage)
 
     def of_step(self, model: Path, report: Report, step: ScaledStep, verdict: str, result: Path) -> Page:
         """Return the page on the last analysis of a train step, with the verdict on it in words."""
-        whole = self.page(model, report, Evidence(unverified=verdict), counts.measure(result, self._dims))
+        whole = self.page(model, report, RunEvidence(unverified=verdict), counts.measure(result, self._dims))
         return page.with_step(whole, scaled_step.lines(step), step.parts)
 
     def of_plan(self, model: Path, analysis: Analysis) -> Page:
@@ -55,7 +55,7 @@ class PageMaker:
         report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
         rescaled = analysis.plan.rescaled
         exponents = sentences.exponents(rescaled.values if rescaled else ())  # observed is what is stored
-        evidence = Evidence(magnitudes=page.magnitudes(analysis.observed, exponents))
+        evidence = RunEvidence(magnitudes=page.magnitudes(analysis.observed, exponents))
         with tempfile.TemporaryDirectory() as scratch:
             result = _carried_out(model, analysis, Path(scratch))
             return self.page(model, report, evidence, counts.measure(result, self._dims))
@@ -64,7 +64,7 @@ class PageMaker:
         """Return the page on a rewritten model, from the decisions that it carries."""
         assert explanation.counted is not None, "only a saved plan has no model"
         self._decided = _decided(explanation, explanation.counted.model)
-        return self.page(model, None, Evidence(), counts.measure(model, self._dims))
+        return self.page(model, None, RunEvidence(), counts.measure(model, self._dims))
 
 
 def _carried_out(model: Path, analysis: Analysis, scratch: Path) -> Path:

@@ -18,7 +18,7 @@ from amp_rewrite.cli.flags import FOLDER, PATH, written
 from amp_rewrite.cli.output_files import WritingCommand
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.many import Ended, Found, Job, Line, Record
+from amp_rewrite.many import Ended, Found, Job, JobRecord, Line
 from amp_rewrite.model import output_paths
 
 models_argument: Any = click.argument("model", nargs=-1, required=True, type=PATH, metavar="MODEL...")
@@ -83,7 +83,7 @@ class ManyModelsCommand(WritingCommand):
         console = Console(quiet=ctx.params["quiet"])
         with arguments["workers"].opened() as executor:
             place = ctx.params["json_"] or (folder and folder / many.RECORD)
-            record = Record(place, force=ctx.params["force"])
+            record = JobRecord(place, force=ctx.params["force"])
             lines = many.run_all(jobs, record, executor, partial(_print, console))
         _tell(console, lines)
         ctx.exit(max(line["exit_code"] for line in lines))

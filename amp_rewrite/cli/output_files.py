@@ -19,7 +19,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.files.reading import is_same
 from amp_rewrite.model import external_data, output_paths
-from amp_rewrite.model.output_paths import Kind
+from amp_rewrite.model.output_paths import FileKind
 from amp_rewrite.numerics import half
 from amp_rewrite.policy.flags import Need
 from amp_rewrite.rewriting import restore
@@ -28,7 +28,7 @@ from amp_rewrite.rewriting import restore
 
 
 @dataclass(frozen=True)
-class Report(Record, title="Files", argument="files"):
+class ReportFlags(Record, title="Files", argument="files"):
     """The report of a command, and whether files of others are replaced."""
 
     json_: Path | None = flag("--json FILE", "Write the report as JSON. - is standard output.", WRITTEN)
@@ -43,7 +43,7 @@ _HTML = "Write an HTML report. It has the graph, why each node has its precision
 
 
 @dataclass(frozen=True)
-class PageFile(Report):
+class PageFile(ReportFlags):
     """A report, and an HTML page."""
 
     html: Path | None = flag("--html FILE", _HTML, WRITTEN)
@@ -53,14 +53,14 @@ _OUTPUT = "Where to write; beside the model, with the type in its name, if not g
 
 
 @dataclass(frozen=True)
-class Output(Report):
+class OutputFlags(ReportFlags):
     """A result, and a report."""
 
     output: Path | None = flag("--output FILE", _OUTPUT, WRITTEN)
 
 
 @dataclass(frozen=True)
-class Result(Output, PageFile):
+class ResultFlags(OutputFlags, PageFile):
     """A result, and files beside it."""
 
     def saved(self, format_: str) -> Path | None:
@@ -76,14 +76,14 @@ class Result(Output, PageFile):
 
 
 @dataclass(frozen=True)
-class TuneFiles(Result):
+class TuneFiles(ResultFlags):
     """The files of a search."""
 
     save: tuple[Saved, ...] = save({"plan": "the plan, for --plan"}, {"Analysis.save_plan": "plan=FILE"})
 
 
 @dataclass(frozen=True)
-class RewriteFiles(Result):
+class RewriteFiles(ResultFlags):
     """The files of a rewrite: of several models, or in a folder, each result keeps its name and its place."""
 
     output: Path | None = flag(
@@ -105,7 +105,7 @@ _NOT_DRY = (Need("--dry-run", "writes no model"),)
 
 
 @dataclass(frozen=True)
-class TrainFiles(Result):
+class TrainFiles(ResultFlags):
     """The files of a rewritten train step."""
 
     output: Path | None = flag("--output FILE", _OUTPUT, WRITTEN, needs=_NOT_DRY)
@@ -114,7 +114,7 @@ class TrainFiles(Result):
 
 
 @dataclass(frozen=True)
-class CoverageFiles(Report):
+class CoverageFiles(ReportFlags):
     """The files of a coverage."""
 
     save: tuple[Saved, ...] = save(
@@ -206,7 +206,9 @@ def _refuse(params: Sequence[click.Parameter], values: Mapping[str, Any]) -> Non
         remedy = f"choose another place for {file.by}"
         if clash and (file.by, clash) != ("--output", "MODEL"):  # which the library refuses
             raise OptionError(f"{file.by} and {clash} both name {file.path}", remedy=remedy)
-        problem = "" if file in results or values["force"] else output_paths.foreign(file.path, Kind.REPORT)
+        problem = (
+            "" if file in results or values["force"] else output_paths.foreign(file.path, FileKind.REPORT)
+        )
         if problem:
             raise OptionError(f"{file.path} {problem}", remedy=f"{remedy}, or replace it with --force")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from amp_rewrite.cli.flags import PATH, command, flag
-from amp_rewrite.cli.output_files import Report, WritingCommand
+from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.records import Inputs, Limit, Runtime
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.errors import FeedError
@@ -26,7 +26,7 @@ from amp_rewrite.text import plural
 
 
 @dataclass(frozen=True)
-class Runs(Runtime):
+class PlacementFlags(Runtime):
     """Where models are placed, and whether they run."""
 
     provider: str | None = flag(
@@ -43,9 +43,11 @@ class Runs(Runtime):
     )
 
 
-@command(Runs, Inputs, Limit, Report, kind=WritingCommand)
+@command(PlacementFlags, Inputs, Limit, ReportFlags, kind=WritingCommand)
 @click.argument("models", nargs=-1, required=True, type=PATH, metavar="MODEL...")
-def placement(models: tuple[Path, ...], runtime: Runs, data: Data, limit: TimeLimit, files: Report) -> None:
+def placement(
+    models: tuple[Path, ...], runtime: PlacementFlags, data: Data, limit: TimeLimit, files: ReportFlags
+) -> None:
     """Show what onnxruntime or TensorRT makes of each MODEL.
 
     Shown is the graph after its own optimisation: nodes by precision, Casts, copies between devices, and
@@ -70,7 +72,7 @@ def placement(models: tuple[Path, ...], runtime: Runs, data: Data, limit: TimeLi
         raise click.exceptions.Exit(1)
 
 
-def _feeds(model: Path, data: Data, runtime: Runs) -> Feeds | None:
+def _feeds(model: Path, data: Data, runtime: PlacementFlags) -> Feeds | None:
     """Return the inputs of one run, None unless a run is requested."""
     if not runtime.show:
         return None

@@ -123,7 +123,7 @@ _DIM = {"Data.dims": "", "Options.dims": "", "dims": ""}
 
 
 @dataclass(frozen=True)
-class Sizes(Record, title="Inputs", argument="data"):
+class SizeFlags(Record, title="Inputs", argument="data"):
     """Inputs whose sizes count; the command gets a `Data`."""
 
     data: tuple[Path, ...] = flag("--data PATH...", _ANY_DATA, PATH, sets=_NAMED)
@@ -141,7 +141,7 @@ class Sizes(Record, title="Inputs", argument="data"):
 
 
 @dataclass(frozen=True)
-class Inputs(Sizes):
+class Inputs(SizeFlags):
     """Inputs of runs, given or synthetic; the command gets a `Data`."""
 
     data: tuple[Path, ...] = flag(
@@ -313,7 +313,7 @@ class Runtime(Record, title="The run", argument="runtime"):
 
 
 @dataclass(frozen=True)
-class Bench(Runtime):
+class BenchFlags(Runtime):
     """Where models are timed, and for how long."""
 
     provider: str | None = flag(
@@ -332,7 +332,7 @@ class Bench(Runtime):
 
 
 @dataclass(frozen=True)
-class Comparison(Runtime, title="The comparison", argument="judging"):
+class ComparisonFlags(Runtime, title="The comparison", argument="judging"):
     """How two models are compared; the command gets a `Judging`."""
 
     tolerance: tuple[str, ...] = flag(

@@ -12,9 +12,9 @@ from amp_rewrite.cli import exit_codes, rewrite_output
 from amp_rewrite.cli.decisions import external_data
 from amp_rewrite.cli.fields_as_flags import in_flags_of
 from amp_rewrite.cli.flags import PATH, Record, as_field, command, flag
-from amp_rewrite.cli.output_files import Output, WritingCommand
+from amp_rewrite.cli.output_files import OutputFlags, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, refuse_failed
+from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, refuse_failed
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.errors import AmpRewriteError, ModelError
@@ -48,11 +48,11 @@ class Restoring(Record, title="The result", argument="restoring"):
     )
 
 
-@command(Output, Restoring, Inputs, Comparison, Limit, Printing, kind=WritingCommand)
+@command(OutputFlags, Restoring, Inputs, ComparisonFlags, Limit, Printing, kind=WritingCommand)
 @click.argument("model", type=PATH)
 def restore(
     model: Path,
-    files: Output,
+    files: OutputFlags,
     restoring: Restoring,
     data: Data,
     judging: Judging,
@@ -86,7 +86,7 @@ def restore(
     if isinstance(verdict, AmpRewriteError):
         Console(stderr=printing.quiet).print(f"warning  not compared with the model: {verdict}")
     elif verdict is not None:
-        subject = terminal.Subject(str(restoration.model))
+        subject = terminal.NamedOutcome(str(restoration.model))
         per_node = judging.per_node
         terminal.print_verdict(console, verdict, subject, is_verbose=printing.verbose, per_node=per_node)
         if is_proved:

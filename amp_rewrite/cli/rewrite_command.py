@@ -9,7 +9,7 @@ from amp_rewrite.cli.decisions import VERIFY, RewriteDecisions
 from amp_rewrite.cli.flags import command
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.output_files import RewriteFiles
-from amp_rewrite.cli.records import CalibrationWorkers, Comparison, Inputs, Limit, Printing
+from amp_rewrite.cli.records import CalibrationWorkers, ComparisonFlags, Inputs, Limit, Printing
 from amp_rewrite.cli.rewrite_job import RewriteJob, job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.placement import tensorrt
@@ -22,7 +22,7 @@ from amp_rewrite.tuning.comparing import Judging
 
 
 @command(
-    *(RewriteFiles, RewriteDecisions, Inputs, Comparison, Limit, CalibrationWorkers, Printing),
+    *(RewriteFiles, RewriteDecisions, Inputs, ComparisonFlags, Limit, CalibrationWorkers, Printing),
     kind=ManyModelsCommand,
 )
 @models_argument

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.cli.decisions import ENGINE, REPAIR, VERIFY, Decisions
+from amp_rewrite.cli.decisions import ENGINE, REPAIR, VERIFY, DecisionFlags
 from amp_rewrite.cli.fields_as_flags import in_flags, in_flags_of
-from amp_rewrite.cli.output_files import Result
+from amp_rewrite.cli.output_files import ResultFlags
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.records import Printing
 from amp_rewrite.conversion import Conversion
@@ -32,8 +32,8 @@ class RewriteJob(Conversion):
     """
 
     model: Path
-    asked: Decisions
-    files: Result
+    asked: DecisionFlags
+    files: ResultFlags
     printing: Printing
     engines: list[Placement] = field(default_factory=list[Placement])
 
@@ -66,8 +66,8 @@ class RewriteJob(Conversion):
 
 def job_of(
     model: Path,
-    files: Result,
-    asked: Decisions,
+    files: ResultFlags,
+    asked: DecisionFlags,
     data: Data,
     judging: Judging,
     limit: TimeLimit,

@@ -12,7 +12,7 @@ from amp_rewrite.bounds import bounding
 from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.html_page import PageMaker
-from amp_rewrite.cli.output_files import Result
+from amp_rewrite.cli.output_files import ResultFlags
 from amp_rewrite.cli.records import refuse_failed
 from amp_rewrite.cli.rewrite_job import RewriteJob
 from amp_rewrite.console import Console
@@ -31,8 +31,8 @@ from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import page, summary, terminal, verdict_text
-from amp_rewrite.reporting.page import Evidence
-from amp_rewrite.reporting.terminal import Subject
+from amp_rewrite.reporting.page import RunEvidence
+from amp_rewrite.reporting.terminal import NamedOutcome
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
@@ -82,9 +82,9 @@ def _save_plan(path: Path, analysis: Analysis) -> None:
     staging.write(plan_files.dump(plan).encode(), path)
 
 
-def evidence(job: RewriteJob, outcome: Outcome) -> Evidence:
+def evidence(job: RewriteJob, outcome: Outcome) -> RunEvidence:
     """Collect the verdict with its blame, and observed magnitudes."""
-    measurements = Evidence(
+    measurements = RunEvidence(
         magnitudes=page.magnitudes(job.seen),
         notes=tuple(outcome_lines(outcome, job.options.io)),
     )
@@ -227,7 +227,7 @@ def _print_conclusion(
         *speed(report),
         *(_not_on_the_cpu(job, report, Path(result)) if reason != NOTHING_CHANGED else ()),
     ]
-    subject = Subject(str(result), (*sizes, *in_half), notes)
+    subject = NamedOutcome(str(result), (*sizes, *in_half), notes)
     if isinstance(verdict, Verdict):
         terminal.print_verdict(
             console,
@@ -275,7 +275,7 @@ _SHOWN = 3
 """The maximum number of data files that a line names."""
 
 
-def _print_files(console: Console, files: Result) -> None:
+def _print_files(console: Console, files: ResultFlags) -> None:
     if files.names:
         terminal.print_lines(console, [SummaryLine("wrote", files.names)])
 

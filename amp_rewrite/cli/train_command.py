@@ -17,8 +17,8 @@ from amp_rewrite.cli.flags import PATH, command
 from amp_rewrite.cli.html_page import PageMaker
 from amp_rewrite.cli.output_files import TrainFiles, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Limit, Quiet, Sizes
-from amp_rewrite.cli.train_flags import Scale, StepNames
+from amp_rewrite.cli.records import Limit, Quiet, SizeFlags
+from amp_rewrite.cli.train_flags import ScaleFlags, StepNames
 from amp_rewrite.console import Console
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import staging
@@ -38,13 +38,13 @@ from amp_rewrite.training.spec import Implementation, TrainSpec
 from amp_rewrite.tuning.comparing import attempted
 
 
-@command(TrainFiles, StepNames, Scale, TrainDecisions, Sizes, Limit, Quiet, kind=WritingCommand)
+@command(TrainFiles, StepNames, ScaleFlags, TrainDecisions, SizeFlags, Limit, Quiet, kind=WritingCommand)
 @click.argument("model", type=PATH)
 def train(
     model: Path,
     files: TrainFiles,
     said: tuple[TrainSpec, str | None],
-    scaling: Scale,
+    scaling: ScaleFlags,
     asked: TrainDecisions,
     data: Data,
     limit: TimeLimit,
@@ -53,7 +53,8 @@ def train(
     """Rewrite a train step, MODEL, to half with a loss scale.
 
     A train step is a plain graph that takes weights and a batch, and returns the loss and the new weights.
-    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name.
+    Loss, seed and state are taken from the flags, else from the metadata of the model, else found by name,
+    else by dataflow. Anything ambiguous is an error that lists the candidates.
 
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on synthetic inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
@@ -64,11 +65,16 @@ def train(
         comparing.refuse_huge(model)
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
-        spec = steps.complete_spec(model, *said)
-        options = replace(asked.options, dims=sizes)
-        skips = scaling.skips_nonfinite
-        how = Implementation.CASTING if asked.level == CASTING else Implementation.GRAPH_REWRITE
-        job = steps.job(to, loss_scale, how, spec, options, skip_nonfinite=skips)
+        request, suffix = said
+        job = steps.job(
+            to,
+            loss_scale,
+            Implementation.CASTING if asked.level == CASTING else Implementation.GRAPH_REWRITE,
+            request,
+            replace(asked.options, dims=sizes),
+            skip_nonfinite=scaling.skips_nonfinite,
+            suffix=suffix,
+        )
         if files.dry_run:
             analysis = pipeline.analyze(
                 model, job.options, observed=asked.seen, transform=job.first, progress=progress
@@ -103,7 +109,7 @@ def train(
     terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
     policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    terminal.print_device_check(console, policy, options.device)
+    terminal.print_device_check(console, policy, asked.options.device)
     if files.dry_run:
         terminal.print_lines(console, scaled_step.details(step))
     if written is not None:
@@ -121,7 +127,9 @@ def _print_conclusion(
         label, error = compared.verdict, max(step.error for step in compared.steps)
         clauses.append(f"largest error of the loss {error:.1e} (limit {compared.bounds.loss:g})")
     label = label if report.ok else "FAIL"
-    terminal.print_conclusion(console, label, terminal.Subject(result, clauses, rewrite_output.speed(report)))
+    terminal.print_conclusion(
+        console, label, terminal.NamedOutcome(result, clauses, rewrite_output.speed(report))
+    )
 
 
 def _sentence(compared: StepComparison | AmpRewriteError | None) -> str:

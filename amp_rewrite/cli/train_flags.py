@@ -50,7 +50,7 @@ class StepNames(Record, title="The train step", argument="said"):
 
 
 @dataclass(frozen=True)
-class Scale(Record, title=StepNames.title, argument="scaling"):
+class ScaleFlags(Record, title=StepNames.title, argument="scaling"):
     """The parts of `--loss-scale`."""
 
     loss_scale: tuple[str, ...] = flag(

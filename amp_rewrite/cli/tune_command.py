@@ -12,7 +12,7 @@ import click
 from amp_rewrite.cli.decisions import TuneDecisions
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, Workers, quantity
+from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, Workers, quantity
 from amp_rewrite.cli.rewrite_job import job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.conversion import Tuning
@@ -27,7 +27,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class Search(Record, title="The search", argument="tuning"):
+class SearchFlags(Record, title="The search", argument="tuning"):
     """The settings of a search; the command gets a `Tuning`."""
 
     prefer: str = flag(
@@ -52,7 +52,17 @@ class Search(Record, title="The search", argument="tuning"):
         return Tuning(seconds, Prefer(values["prefer"]), float("inf"), is_requested=True)
 
 
-@command(TuneFiles, Search, Workers, TuneDecisions, Inputs, Comparison, Limit, Printing, kind=WritingCommand)
+@command(
+    TuneFiles,
+    SearchFlags,
+    Workers,
+    TuneDecisions,
+    Inputs,
+    ComparisonFlags,
+    Limit,
+    Printing,
+    kind=WritingCommand,
+)
 @click.argument("model", type=PATH)
 def tune(
     model: Path,

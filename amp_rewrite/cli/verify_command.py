@@ -10,9 +10,9 @@ import click
 from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags_of
 from amp_rewrite.cli.flags import PATH, Record, command, flag
-from amp_rewrite.cli.output_files import Report, WritingCommand
+from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
-from amp_rewrite.cli.records import Comparison, Inputs, Limit, Printing, refuse_failed
+from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, refuse_failed
 from amp_rewrite.console import Console
 from amp_rewrite.model import loading, writing
 from amp_rewrite.policy.options import IOTypes
@@ -24,7 +24,7 @@ from amp_rewrite.tuning.comparing import Judging
 
 
 @dataclass(frozen=True)
-class Borders(Record, title="The models", argument="borders"):
+class BorderFlags(Record, title="The models", argument="borders"):
     """The types of inputs and outputs."""
 
     io: str = flag(
@@ -35,17 +35,17 @@ class Borders(Record, title="The models", argument="borders"):
     )
 
 
-@command(Borders, Inputs, Comparison, Limit, Report, Printing, kind=WritingCommand)
+@command(BorderFlags, Inputs, ComparisonFlags, Limit, ReportFlags, Printing, kind=WritingCommand)
 @click.argument("original", type=PATH)
 @click.argument("rewritten", type=PATH)
 def verify(
     original: Path,
     rewritten: Path,
-    borders: Borders,
+    borders: BorderFlags,
     data: Data,
     judging: Judging,
     limit: TimeLimit,
-    files: Report,
+    files: ReportFlags,
     printing: Printing,
 ) -> None:
     """Compare REWRITTEN with ORIGINAL on given or synthetic inputs.
@@ -64,7 +64,7 @@ def verify(
         tell(progress, "blame")
         verdict = in_flags_of(judging.with_blame(verdict, original, rewritten, data))
     terminal.print_lines(Console(stderr=True), next_steps.doubts("verify", original, rewritten))
-    console, subject = printing.console, terminal.Subject(str(rewritten))
+    console, subject = printing.console, terminal.NamedOutcome(str(rewritten))
     terminal.print_verdict(console, verdict, subject, is_verbose=printing.verbose, per_node=judging.per_node)
     terminal.print_hints(console, next_steps.of_comparison(verdict, original, rewritten))
     if verdict.failed_run:

@@ -48,7 +48,7 @@ class Kernel(NamedTuple):
 
 def of_graph(
     graph: UnitGraph,
-    sizes: Sizes,
+    sizes: KernelSizes,
     vary: set[ir.Value | None],
     inside: set[ir.Value],
     absorbed: frozenset[int],
@@ -104,7 +104,7 @@ class _Measure:
     def __init__(
         self,
         graph: UnitGraph,
-        sizes: Sizes,
+        sizes: KernelSizes,
         vary: set[ir.Value | None],
         inside: set[ir.Value],
         pair: frozenset[ir.DataType],
@@ -208,7 +208,7 @@ _MOST = 1 << 50
 """Upper bound of the elements of a value: hostile models may declare any shape."""
 
 
-class Sizes:
+class KernelSizes:
     """The sizes of a model's values; an open dimension of an input has the size set for it, else DEFAULT.
 
     A value without a shape, or with a dimension that no input has, counts as the largest value that its node

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs import fusions, kernels
 from amp_rewrite.costs.fusions import Fusion
-from amp_rewrite.costs.kernels import Kernel, Sizes
+from amp_rewrite.costs.kernels import Kernel, KernelSizes
 from amp_rewrite.model import states
 from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.numerics.half import Half
@@ -62,7 +62,7 @@ class ModelCosts:
     device: Device
     half: Half
     kernels: tuple[Kernel, ...]
-    sizes: Sizes
+    sizes: KernelSizes
     vary: set[ir.Value | None]
     fusions: tuple[Fusion, ...]
     runs: dict[ir.Graph, int]
@@ -131,7 +131,7 @@ class ModelCosts:
 
 def measure_costs(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
     """Return the costs of a model before any edit; linear in its nodes and ports."""
-    sizes = Sizes(graph)
+    sizes = KernelSizes(graph)
     vary = varying_values(graph.nodes)
     pairs = tuple(fusions.find_fusions(graph, vary))
     inside = {fusion.value for fusion in pairs}
@@ -152,7 +152,7 @@ def measure_costs(graph: UnitGraph, device: Device, half: Half) -> ModelCosts:
 
 
 def _large(
-    graph: UnitGraph, node_kernels: Iterable[Kernel], sizes: Sizes, vary: set[ir.Value | None]
+    graph: UnitGraph, node_kernels: Iterable[Kernel], sizes: KernelSizes, vary: set[ir.Value | None]
 ) -> Scale:
     outputs = (value for nodes in graph.nodes.values() for node in nodes for value in node.outputs)
     most = sizes.largest([value for value in outputs if value in vary])

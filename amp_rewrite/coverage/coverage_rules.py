@@ -323,7 +323,7 @@ class _Share(msgspec.Struct):
     share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None
 
 
-class _Row(msgspec.Struct):
+class _RuleRow(msgspec.Struct):
     nodes: _Share
 
 
@@ -333,7 +333,7 @@ class Baseline(msgspec.Struct):
     flops: _Share
     nodes: _Share
     weights: _Share
-    operators: dict[str, _Row]
+    operators: dict[str, _RuleRow]
     dims: dict[str, records.Count]
 
 

@@ -16,7 +16,7 @@ from amp_rewrite.rewriting.decisions import Decision, Decisions, Flops
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OptionChange:
     """One option to add or to drop: a pin (`keep_full`, `force_half`), or the list of an operator.
 
     `option` names the field of Pins, or is the value of a Kind; `subject` is the pattern or the operator.
@@ -39,10 +39,10 @@ class Suggestion:
     half; `flop_share` is these nodes' share of its arithmetic, from 0 to 1, None where that is not known.
     """
 
-    adds: tuple[Change, ...] = ()
+    adds: tuple[OptionChange, ...] = ()
     frees: int = 0
     flop_share: float | None = None
-    drops: tuple[Change, ...] = ()
+    drops: tuple[OptionChange, ...] = ()
     why: str = ""
 
     @property

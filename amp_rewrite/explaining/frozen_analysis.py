@@ -187,7 +187,7 @@ class Analysis:
         root_causes = causes.find(self.decisions(), flops)
         if self.replay or self.options.storage_only:
             return tuple(suggestions.untried(root_causes))
-        again = suggestions.Subject(self.graph, self.painting, self.options, self.painted, flops or {})
+        again = suggestions.AnalysedModel(self.graph, self.painting, self.options, self.painted, flops or {})
         return tuple(suggestions.tried(root_causes, again))
 
     def save_plan(self, path: PathLike, *, force: bool = False) -> None:
@@ -206,7 +206,7 @@ class Analysis:
             44
         """
         place = arguments.path("path", path)
-        output_paths.refuse_foreign(place, output_paths.Kind.REPORT, force=force)
+        output_paths.refuse_foreign(place, output_paths.FileKind.REPORT, force=force)
         staging.write(plan_files.dump(self.saved_plan()).encode(), place)
 
     def saved_plan(self, flops: causes.Flops | None = None, assumptions: tuple[str, ...] = ()) -> SavedPlan:

@@ -23,7 +23,7 @@ from amp_rewrite.text import plural
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainLink:
     """One link in a chain of causes: a unit, its colour, and the reason."""
 
     unit: str
@@ -33,16 +33,16 @@ class Step:
     reason: str
 
 
-def chain(decisions: Decisions, unit: int) -> tuple[Step, ...]:
+def chain(decisions: Decisions, unit: int) -> tuple[ChainLink, ...]:
     """Return the chain of steps that explains a unit's colour, down to its root."""
     return tuple(first_step(decisions, link) for link in decisions.why(unit))
 
 
-def first_step(decisions: Decisions, index: int) -> Step:
+def first_step(decisions: Decisions, index: int) -> ChainLink:
     """Return the first step of a unit's chain of causes: its reason, and the unit that caused it."""
     decision = decisions.all[index]
     cause = decisions.label(decision.cause) if decision.cause is not None else ""
-    return Step(
+    return ChainLink(
         unit=decisions.label(index),
         colour=decision.precision,
         rule=decision.rule,
@@ -348,8 +348,8 @@ class CastExplanation:
     dtype: str
     added: bool
     origin: Origin
-    producer: tuple[Step, ...]
-    consumers: tuple[tuple[Step, ...], ...]
+    producer: tuple[ChainLink, ...]
+    consumers: tuple[tuple[ChainLink, ...], ...]
     is_output: bool
     again: str
 

@@ -17,7 +17,7 @@ from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting, Rule
 from amp_rewrite.costs.flop_count import Flops
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.explaining.causes import Change, RootCause, Suggestion
+from amp_rewrite.explaining.causes import OptionChange, RootCause, Suggestion
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
@@ -47,7 +47,7 @@ LEAST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class AnalysedModel:
     """An analysed model with its decisions, and `again`, which decides it anew with other options.
 
     `again` raises AmpRewriteError for options that the command line would refuse.
@@ -60,7 +60,7 @@ class Subject:
     flops: Flops
 
 
-def tried(root_causes: Iterable[RootCause], subject: Subject) -> Iterator[RootCause]:
+def tried(root_causes: Iterable[RootCause], subject: AnalysedModel) -> Iterator[RootCause]:
     """Yield the causes, each with the mildest flags that bring more nodes into half, its own among them.
 
     Earlier causes have priority: there are at most TRIES tries in all.
@@ -70,7 +70,7 @@ def tried(root_causes: Iterable[RootCause], subject: Subject) -> Iterator[RootCa
         yield replace(cause, suggestion=trials.remedy(cause))
 
 
-def options_that_free(cause: RootCause, node: ir.Node, subject: Subject) -> RootCause:
+def options_that_free(cause: RootCause, node: ir.Node, subject: AnalysedModel) -> RootCause:
     """Return the cause with the mildest flags that bring `node`, one of its nodes, into half."""
     return replace(cause, suggestion=_Trials(subject).remedy(cause, {node}))
 
@@ -184,8 +184,8 @@ class _Trial:
     """Options, the changes that ask for them, and the changes that are to be left out."""
 
     options: Options
-    adds: tuple[Change, ...] = ()
-    drops: tuple[Change, ...] = ()
+    adds: tuple[OptionChange, ...] = ()
+    drops: tuple[OptionChange, ...] = ()
 
     def __str__(self) -> str:
         additions, dropped = ([change.flag for change in changes] for changes in (self.adds, self.drops))
@@ -206,7 +206,7 @@ class _Outcome:
 class _Trials:
     """Trials of flags on one model, up to a limit; outcomes are cached."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: AnalysedModel) -> None:
         self._subject = subject
         self._before = extents(subject.graph, subject.painting)
         self._names = naming.pinnable(subject.graph)
@@ -276,10 +276,10 @@ class _Trials:
         patterns = tuple(other for other in options.pins.keep_full if other != pattern)
         if patterns != options.pins.keep_full:
             pins = replace(options.pins, keep_full=patterns)
-            yield _Trial(replace(options, pins=pins), drops=(Change("keep_full", pattern),))
+            yield _Trial(replace(options, pins=pins), drops=(OptionChange("keep_full", pattern),))
         if pattern == options.pins.restriction:
             by_flag = (("only", options.pins.only), ("only_op", options.pins.only_op))
-            drops = tuple(Change(name, each) for name, patterns in by_flag for each in patterns)
+            drops = tuple(OptionChange(name, each) for name, patterns in by_flag for each in patterns)
             pins = replace(options.pins, only=(), only_op=())
             yield _Trial(replace(options, pins=pins), drops=drops)
 
@@ -290,7 +290,7 @@ class _Trials:
         plain = (operator.removesuffix("(x,x)") for operator in operators)
         overrides = [o for o in dict.fromkeys((*operators, *plain)) if lists.moved_to(o) is kind]
         if overrides:
-            drops = tuple(Change(kind.value, operator) for operator in overrides)
+            drops = tuple(OptionChange(kind.value, operator) for operator in overrides)
             yield _Trial(replace(options, lists=lists.put_back(overrides)), drops=drops)
 
     def _of_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[_Trial]:
@@ -301,7 +301,7 @@ class _Trials:
         options = self._subject.options
         patterns = tuple(node_patterns.pattern_for(name, self._names) for name in names)
         pins = replace(options.pins, force_half=(*options.pins.force_half, *patterns))
-        yield _Trial(replace(options, pins=pins), tuple(Change("force_half", p) for p in patterns))
+        yield _Trial(replace(options, pins=pins), tuple(OptionChange("force_half", p) for p in patterns))
 
     def _of_operators(self, operators: Sequence[str], kind: Kind) -> Iterator[_Trial]:
         """Yield the trial with an override for each operator, which covers all of its nodes."""
@@ -313,8 +313,10 @@ class _Trials:
         except AmpRewriteError:  # an operator that no flag can name
             return
         overrides = ((before.moved_to(operator), operator) for operator in operators)
-        drops = tuple(Change(old.value, operator) for old, operator in overrides if old not in (None, kind))
-        adds = tuple(Change(kind.value, operator) for operator in operators)
+        drops = tuple(
+            OptionChange(old.value, operator) for old, operator in overrides if old not in (None, kind)
+        )
+        adds = tuple(OptionChange(kind.value, operator) for operator in operators)
         yield _Trial(replace(self._subject.options, lists=lists), adds, drops)
 
 
@@ -349,10 +351,12 @@ class NodeRemedy:
     """
 
     cause: RootCause | None
-    pin: Change | None
+    pin: OptionChange | None
 
 
-def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject) -> Iterator[NodeRemedy]:
+def of_units(
+    units: Iterable[int], causes: Sequence[RootCause], subject: AnalysedModel
+) -> Iterator[NodeRemedy]:
     """Yield the remedy that changes the colour of each unit; flags are tried once per node."""
     units_of, before = subject.graph.units, subject.painting
 
@@ -362,7 +366,7 @@ def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject
         return holding and options_that_free(holding, node, subject)
 
     @functools.cache
-    def pinned(node: ir.Node, *, keep: bool) -> tuple[Change, Painting] | None:
+    def pinned(node: ir.Node, *, keep: bool) -> tuple[OptionChange, Painting] | None:
         return _pinned(node, "keep_full" if keep else "force_half", subject)
 
     for unit in units:
@@ -372,7 +376,7 @@ def of_units(units: Iterable[int], causes: Sequence[RootCause], subject: Subject
         yield NodeRemedy(None if is_half else freeing(node), change[0] if change and changed else None)
 
 
-def _pinned(node: ir.Node, option: str, subject: Subject) -> tuple[Change, Painting] | None:
+def _pinned(node: ir.Node, option: str, subject: AnalysedModel) -> tuple[OptionChange, Painting] | None:
     """Return a pin of the node, and the painting with it; None where it has no name, or is refused."""
     name = node_patterns.pinned_as(node)
     if not name:
@@ -380,6 +384,6 @@ def _pinned(node: ir.Node, option: str, subject: Subject) -> tuple[Change, Paint
     pattern, pins = node_patterns.pattern_for(name, naming.pinnable(subject.graph)), subject.options.pins
     pins_with_pattern = replace(pins, **{option: (*getattr(pins, option), pattern)})
     try:
-        return Change(option, pattern), subject.again(replace(subject.options, pins=pins_with_pattern))
+        return OptionChange(option, pattern), subject.again(replace(subject.options, pins=pins_with_pattern))
     except AmpRewriteError:  # no schema allows it, or another pin says otherwise
         return None

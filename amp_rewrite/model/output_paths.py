@@ -72,11 +72,11 @@ def beside(
         )
     _refuse_other_format(target)
     staging.resolve(target)
-    refuse_foreign(target, Kind.MODEL, force=force)
+    refuse_foreign(target, FileKind.MODEL, force=force)
     return target
 
 
-class Kind(Enum):
+class FileKind(Enum):
     """What is to be written to a file."""
 
     MODEL = "model"
@@ -95,20 +95,20 @@ def source_name(path: Path) -> str:
     return visible(path.name)
 
 
-def refuse_foreign(path: Path, kind: Kind, *, force: object) -> None:
+def refuse_foreign(path: Path, kind: FileKind, *, force: object) -> None:
     """Raise OptionError for a file at a path that amp-rewrite did not create, but with `force`."""
     if not arguments.flag("force", force) and (problem := foreign(path, kind)):
         raise OptionError(f"{path} {problem}", remedy="choose another place, or replace it with `force=True`")
 
 
-def foreign(path: Path, kind: Kind) -> str:
+def foreign(path: Path, kind: FileKind) -> str:
     """Return the reason why amp-rewrite did not create the file at a path; empty if it did, or has no file.
 
     A model has our metadata; a report is a text that begins as those of amp-rewrite do.
     """
     if not path.is_file() or not path.stat().st_size:
         return ""
-    if kind is Kind.REPORT:
+    if kind is FileKind.REPORT:
         return "" if _is_report(path) else "is not a report"
     model = external_data.model_at(path)
     if model is None:

@@ -86,7 +86,7 @@ class Spared(Enum):
     WITH_ONE_OUTPUT = "with one output"
 
 
-class Change(NamedTuple):
+class VersionChange(NamedTuple):
     """A change of semantics: the version that introduced it, and the nodes that it does not affect."""
 
     since: int
@@ -96,30 +96,34 @@ class Change(NamedTuple):
 _NO_CEILING = Unless("ceil_mode", (0,))
 _MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 
-CHANGES: Mapping[str, tuple[Change, ...]] = {
+CHANGES: Mapping[str, tuple[VersionChange, ...]] = {
     # the windows with a size rounded up: changelog AveragePool-11, -19, -22, MaxPool-12, -22
-    "AveragePool": (Change(11, _NO_CEILING), Change(19, _NO_CEILING), Change(22, _NO_CEILING)),
+    "AveragePool": (
+        VersionChange(11, _NO_CEILING),
+        VersionChange(19, _NO_CEILING),
+        VersionChange(22, _NO_CEILING),
+    ),
     # before 14, several outputs meant training mode: batch_normalization_13_14.h
-    "BatchNormalization": (Change(14, Spared.WITH_ONE_OUTPUT),),
-    "MaxPool": (Change(12, _NO_CEILING), Change(22, _NO_CEILING)),
+    "BatchNormalization": (VersionChange(14, Spared.WITH_ONE_OUTPUT),),
+    "MaxPool": (VersionChange(12, _NO_CEILING), VersionChange(22, _NO_CEILING)),
     # the side of odd padding was documented the wrong way round: changelog ConvTranspose-11
     "ConvTranspose": (
-        Change(11, Unless("auto_pad", ("NOTSET", "VALID"))),
-        Change(11, Unless("output_shape")),
+        VersionChange(11, Unless("auto_pad", ("NOTSET", "VALID"))),
+        VersionChange(11, Unless("output_shape")),
     ),
-    "GridSample": (Change(20),),  # modes have other names: gridsample_19_20.h
-    "GroupNormalization": (Change(21),),  # a scale for each channel: group_normalization_20_21.h
+    "GridSample": (VersionChange(20),),  # modes have other names: gridsample_19_20.h
+    "GroupNormalization": (VersionChange(21),),  # a scale for each channel: group_normalization_20_21.h
     # before 13 all axes from `axis` on were one; the default was 1: softmax_12_13.h
-    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), (Change(13, Spared.OF_LAST_AXIS),)),
-    "Mod": (Change(28),),  # the sign of zero: changelog Mod-28
-    "OneHot": (Change(11),),  # negative indices count from the end: changelog OneHot-11
-    "PRelu": (Change(7),),  # a slope with other broadcasting: changelog PRelu-7
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), (VersionChange(13, Spared.OF_LAST_AXIS),)),
+    "Mod": (VersionChange(28),),  # the sign of zero: changelog Mod-28
+    "OneHot": (VersionChange(11),),  # negative indices count from the end: changelog OneHot-11
+    "PRelu": (VersionChange(7),),  # a slope with other broadcasting: changelog PRelu-7
     # a mode was removed: changelog Resize-13
-    "Resize": (Change(13, Unless("coordinate_transformation_mode", _MODES)),),
-    "RoiAlign": (Change(16),),  # another default: changelog RoiAlign-16
-    "Scatter": (Change(11),),  # scatter_10_11.h
+    "Resize": (VersionChange(13, Unless("coordinate_transformation_mode", _MODES)),),
+    "RoiAlign": (VersionChange(16),),  # another default: changelog RoiAlign-16
+    "Scatter": (VersionChange(11),),  # scatter_10_11.h
     # since 18 one without its second input needs `num_outputs`: split_17_18.h
-    "Split": (Change(18, Spared.WITH_PARTS),),
-    "Upsample": (Change(10),),  # upsample_9_10.h
+    "Split": (VersionChange(18, Spared.WITH_PARTS),),
+    "Upsample": (VersionChange(10),),  # upsample_9_10.h
 }
 """The changes of semantics, by operator."""

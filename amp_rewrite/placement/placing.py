@@ -29,7 +29,7 @@ from amp_rewrite.running.sessions import Device, Feeds, Libraries, is_scarce, re
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SessionRequest:
     """A model to open on a device, and to run once where there are `feeds`.
 
     `folder` is for the files of the session, and `libraries` have its custom operators.
@@ -53,7 +53,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SessionAnswer:
     """The answer to a request: why the model does not load, or why it does not run; both empty where it does.
 
     `profile` is that of the run, None without one.
@@ -64,7 +64,7 @@ class Answer:
     profile: Profile | None = None
 
 
-def _open(request: Request) -> Answer:
+def _open(request: SessionRequest) -> SessionAnswer:
     """Open the session, and run it if the request has feeds; raise ResourceError for lack of memory."""
     runtime = sessions.onnxruntime()
     try:
@@ -75,20 +75,20 @@ def _open(request: Request) -> Answer:
     except Exception as error:  # onnxruntime has no common class for its errors
         if is_scarce(error):
             raise ResourceError(f"onnxruntime does not open the model ({reason(error)})") from error
-        return Answer(refused=reason(error))
+        return SessionAnswer(refused=reason(error))
     if _PROVIDERS[request.device] not in session.get_providers():
-        return Answer(refused=f"onnxruntime cannot start {_PROVIDERS[request.device]}")
-    return Answer() if request.feeds is None else _ran(session, request.feeds)
+        return SessionAnswer(refused=f"onnxruntime cannot start {_PROVIDERS[request.device]}")
+    return SessionAnswer() if request.feeds is None else _ran(session, request.feeds)
 
 
 _PROVIDERS: Mapping[Device, str] = {Device.CUDA: "CUDAExecutionProvider", Device.CPU: "CPUExecutionProvider"}
 
 
-def _providers(request: Request) -> list[str]:
+def _providers(request: SessionRequest) -> list[str]:
     return list(dict.fromkeys((_PROVIDERS[request.device], _PROVIDERS[Device.CPU])))
 
 
-def _options(runtime: Any, request: Request) -> Any:
+def _options(runtime: Any, request: SessionRequest) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = _VERBOSE
     options.intra_op_num_threads = 1
@@ -107,15 +107,15 @@ _WEIGHTS_OUTSIDE = ((f"{_KEY}_file_name", "weights.data"), (f"{_KEY}_min_size_in
 """Options that save weights outside the graph, which could exceed protobuf's limit with them."""
 
 
-def _ran(session: Any, feeds: Feeds) -> Answer:
+def _ran(session: Any, feeds: Feeds) -> SessionAnswer:
     try:
         sessions.run_session(session, feeds)
     except FeedError as error:
-        return Answer(failed=error.problem)
-    return Answer(profile=profile.read(Path(session.end_profiling())))
+        return SessionAnswer(failed=error.problem)
+    return SessionAnswer(profile=profile.read(Path(session.end_profiling())))
 
 
-def _answer(request: Request) -> Answer:
+def _answer(request: SessionRequest) -> SessionAnswer:
     """Answer in the other process, where onnxruntime's log goes to the file that the request names."""
     with request.log.open("wb") as log:
         os.dup2(log.fileno(), 1)
@@ -188,11 +188,11 @@ def _place(
 ) -> Placement:
     original_nodes = placement.own_nodes(loading.load_graph(model))
     with tempfile.TemporaryDirectory(prefix="amp-rewrite-placement-") as folder:
-        request = Request(model, device, Path(folder), feeds, libraries)
+        request = SessionRequest(model, device, Path(folder), feeds, libraries)
         try:
-            answer: Answer = process.ask(request)
+            answer: SessionAnswer = process.ask(request)
         except CrashError as error:
-            answer = Answer(refused=f"onnxruntime crashes ({error})")
+            answer = SessionAnswer(refused=f"onnxruntime crashes ({error})")
         if answer.refused and feeds is not None:  # a run that crashes says nothing of the load
             placed = _place(process, device, libraries, model)
             return placed if placed.refused else replace(placed, failed=answer.refused)

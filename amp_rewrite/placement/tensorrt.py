@@ -38,7 +38,7 @@ _PACKAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BuildRequest:
     """A model to compile, and the shapes of its inputs that leave dimensions open."""
 
     model: Path
@@ -46,7 +46,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BuildAnswer:
     """The layers of the network and the bytes of the engine; `refused` says why there is no engine."""
 
     refused: str = ""
@@ -80,23 +80,23 @@ def _runtime() -> Any:
     return importlib.import_module("tensorrt_rtx_bindings")
 
 
-def _answer(request: Request) -> Answer:
+def _answer(request: BuildRequest) -> BuildAnswer:
     return compile_model(_runtime(), request)
 
 
-def compile_model(runtime: Any, request: Request) -> Answer:
+def compile_model(runtime: Any, request: BuildRequest) -> BuildAnswer:
     """Parse and compile a model with the bindings `runtime`."""
     log = _error_log(runtime)
     builder = runtime.Builder(log)
     network = builder.create_network(0)
     parser = runtime.OnnxParser(network, log)
     if not parser.parse_from_file(str(request.model)):
-        return Answer(refused=_parser_error(parser) or log.first or "not parsed")
+        return BuildAnswer(refused=_parser_error(parser) or log.first or "not parsed")
     layers = tuple(_layer(network.get_layer(index)) for index in range(network.num_layers))
     engine = builder.build_serialized_network(network, _configuration(runtime, builder, network, request))
     if engine is None:
-        return Answer(refused=log.first or "not compiled")
-    return Answer(layers=layers, engine_bytes=engine.nbytes)
+        return BuildAnswer(refused=log.first or "not compiled")
+    return BuildAnswer(layers=layers, engine_bytes=engine.nbytes)
 
 
 def _error_log(runtime: Any) -> Any:
@@ -143,7 +143,7 @@ def _type(tensor: Any) -> str:
 _TYPES = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
 
 
-def _configuration(runtime: Any, builder: Any, network: Any, request: Request) -> Any:
+def _configuration(runtime: Any, builder: Any, network: Any, request: BuildRequest) -> Any:
     configuration = builder.create_builder_config()
     configuration.num_compute_capabilities = 1
     configuration.set_compute_capability(runtime.ComputeCapability.SM89, 0)
@@ -195,9 +195,9 @@ def _compile(process: ChildProcess, model: Path, dims: Dims) -> Placement:
     sizes = OpenDimensions(graph, dims)
     shapes = {value.name or "": sizes.of_value(value) or () for value in graph.inputs}
     try:
-        answer: Answer = process.ask(Request(model.resolve(), shapes))
+        answer: BuildAnswer = process.ask(BuildRequest(model.resolve(), shapes))
     except CrashError as error:
-        answer = Answer(refused=f"TensorRT crashes ({error})")
+        answer = BuildAnswer(refused=f"TensorRT crashes ({error})")
     if answer.refused:
         return Placement(refused=answer.refused)
     counts = placement.of(answer.layers, PlacementLog(), OwnNodes({}, ()), cpu_asked=False)

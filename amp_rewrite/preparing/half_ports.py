@@ -24,7 +24,7 @@ from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.options import SHIPPED_FOR
 
 
-class Call(NamedTuple):
+class KernelKey(NamedTuple):
     """The key of a kernel lookup: an operator, the version of its domain, and the number of ports."""
 
     domain: str
@@ -34,9 +34,9 @@ class Call(NamedTuple):
     outputs: int
 
 
-def call(node: ir.Node, version: int) -> Call:
+def call(node: ir.Node, version: int) -> KernelKey:
     """Return the key of a node."""
-    return Call(node.domain, node.op_type, version, len(node.inputs), len(node.outputs))
+    return KernelKey(node.domain, node.op_type, version, len(node.inputs), len(node.outputs))
 
 
 Ports = frozenset[int]
@@ -68,11 +68,13 @@ class HalfPorts:
 
     def prefers_max_and_min(self, version: int) -> bool:
         """Return whether Max and Min can be half at an opset, and Clip cannot."""
-        calls = (Call("", name, version, inputs, 1) for name, inputs in (("Clip", 1), ("Max", 2), ("Min", 2)))
+        calls = (
+            KernelKey("", name, version, inputs, 1) for name, inputs in (("Clip", 1), ("Max", 2), ("Min", 2))
+        )
         clip, *others = map(self.of, calls)
         return not clip and all(others)
 
-    def _of(self, call: Call) -> Ports:
+    def _of(self, call: KernelKey) -> Ports:
         """Return the ports that can be half; none for an operator that the shipped list keeps in float32."""
         signature = schema.find(call.domain, call.operator, call.version)
         layout = schema.layout(call.domain, call.operator, call.version, call.inputs, call.outputs)

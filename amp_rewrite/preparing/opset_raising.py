@@ -21,13 +21,13 @@ from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.operators.versions import CHANGES, Change, Spared
+from amp_rewrite.operators.versions import CHANGES, Spared, VersionChange
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import half_ports, value_sizes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.preparing.half_ports import Call, HalfPorts, Outlook
+from amp_rewrite.preparing.half_ports import HalfPorts, KernelKey, Outlook
 
 NEWEST = 24
 """The newest opset to which a model is raised: no operator gains a half kernel at a newer one."""
@@ -165,7 +165,7 @@ class _Raising:
             for call in self._calls
         )
 
-    def _ports(self, call: Call, version: int) -> frozenset[int]:
+    def _ports(self, call: KernelKey, version: int) -> frozenset[int]:
         return self._half.of(call._replace(version=version))
 
     def _keeps_kernels(self, version: int) -> bool:
@@ -202,7 +202,7 @@ class _Raising:
         )
 
 
-_BY_RANK = [name for name, each in CHANGES.items() if Change(13, Spared.OF_LAST_AXIS) in each]
+_BY_RANK = [name for name, each in CHANGES.items() if VersionChange(13, Spared.OF_LAST_AXIS) in each]
 """Operators of which a change spares nodes by their rank."""
 
 

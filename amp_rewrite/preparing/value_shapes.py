@@ -61,7 +61,7 @@ NO_FACTS = ValueFacts()
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class NamedModel:
     """The model, and the name of each value in it."""
 
     proto: onnx.ModelProto
@@ -70,7 +70,7 @@ class Structure:
 
 def build_structure(
     model: ir.Model, nodes: GraphNodes, types: Types, facts: ValueFacts = NO_FACTS
-) -> Structure:
+) -> NamedModel:
     """Return the structure of a model, whose graphs have these nodes, with declarations of values only where
     onnx cannot infer them.
 
@@ -83,7 +83,7 @@ def build_structure(
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     version = max(model.ir_version, constants.CONSTANT_INPUTS_BELOW)  # constants are not inputs
     proto = onnx.ModelProto(ir_version=version, opset_import=opsets, graph=builder.graph(model.graph))
-    return Structure(proto, name)
+    return NamedModel(proto, name)
 
 
 def _name(value: ir.Value) -> str:
@@ -230,7 +230,7 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
             _declare(value, kind, types, _Names.GIVEN if value in of_open_size else names)
 
 
-def _inferred(structure: Structure, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
+def _inferred(structure: NamedModel, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
     """Yield the node outputs, each with the type that onnx infers for it."""
     graphs = worker.infer(worker_process.infer_values, structure.proto.SerializeToString()) or []
     for inner, inferred in zip(nodes.values(), graphs, strict=False):

@@ -17,7 +17,7 @@ from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.explaining import causes, sentences, suggestions
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.explaining.suggestions import NodeRemedy, Subject
+from amp_rewrite.explaining.suggestions import AnalysedModel, NodeRemedy
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
@@ -71,7 +71,7 @@ class Explanation:
         analysis = self.analysis
         if analysis is None or analysis.replay or self.counted is None:
             return ()
-        subject = Subject(
+        subject = AnalysedModel(
             analysis.graph, analysis.painting, analysis.options, analysis.painted, self.counted.flops
         )
         return tuple(suggestions.of_units(units, self.causes, subject))

@@ -42,7 +42,7 @@ Page = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RunEvidence:
     """Results of runs: the verdict, or in `unverified` the reason for its absence; the largest observed
     `magnitudes` of values of the original, by name; and notes on the outcome.
     """
@@ -107,7 +107,7 @@ def _reasons(decisions: Decisions, ranges: Mapping[int, UnitRange]) -> Iterator[
         }
 
 
-def of(title: str, report: Report | None, decisions: Page, evidence: Evidence, coverage: Coverage) -> Page:
+def of(title: str, report: Report | None, decisions: Page, evidence: RunEvidence, coverage: Coverage) -> Page:
     """Return a page; `report` is None for a model that was rewritten earlier."""
     verdict, rescaled = evidence.verdict, report and report.rescaled
     lines = summary.lines(report) if report else summary.coverage_lines(coverage)

@@ -15,7 +15,7 @@ from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
-from amp_rewrite.explaining.sentences import CastExplanation, Step, first_step, of_cause, size
+from amp_rewrite.explaining.sentences import CastExplanation, ChainLink, first_step, of_cause, size
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy import devices
 from amp_rewrite.policy.named_policies import Policy
@@ -90,7 +90,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class NamedOutcome:
     """The model that a conclusion is about: its file, clauses on it, and sentences that follow."""
 
     name: str
@@ -101,7 +101,7 @@ class Subject:
 def print_verdict(
     console: Console,
     verdict: Verdict,
-    subject: Subject,
+    subject: NamedOutcome,
     *,
     is_valid: bool = True,
     is_verbose: bool = False,
@@ -136,7 +136,7 @@ def print_verdict(
     label = verdict_text.conclusion(verdict) if is_valid else "FAIL"
     clauses = (*subject.clauses, *filter(None, [verdict_text.largest(verdict)]))
     suspects = tuple(_suspects(blame)) if blame is not None and not verdict.ok else ()
-    print_conclusion(console, label, Subject(subject.name, clauses, suspects or subject.notes))
+    print_conclusion(console, label, NamedOutcome(subject.name, clauses, suspects or subject.notes))
 
 
 def _print_outputs(
@@ -150,7 +150,7 @@ def _print_outputs(
         console.table(columns, styled, names=0)
 
 
-def print_conclusion(console: Console, label: str, subject: Subject) -> None:
+def print_conclusion(console: Console, label: str, subject: NamedOutcome) -> None:
     """Print the last lines of a command: its verdict, the file, the numbers, and what follows from them."""
     text = "  ".join(filter(None, (subject.name, ", ".join(subject.clauses))))
     console.labelled(Styled(f"{label:<4}  ", _CONCLUSIONS.get(label, "bold")), text)
@@ -240,7 +240,7 @@ def print_causes(console: Console, causes: Sequence[RootCause]) -> None:
         console.print("no node stays float32")
 
 
-def print_chain(console: Console, steps: Sequence[Step]) -> None:
+def print_chain(console: Console, steps: Sequence[ChainLink]) -> None:
     """Print a unit and its chain of causes, one step per line, each the cause of the one above.
 
     Of a long chain, the first LINKS steps and the last are shown.
@@ -253,7 +253,7 @@ LINKS = 20
 """The number of steps of a chain that are shown before the last one."""
 
 
-def _print_steps(console: Console, steps: Sequence[Step], most: int, depth: int) -> None:
+def _print_steps(console: Console, steps: Sequence[ChainLink], most: int, depth: int) -> None:
     """Print the first `most` steps and the last, each deeper than the one before."""
     hidden = len(steps) - most - 1
     shown = steps if hidden < 1 else (*steps[:most], steps[-1])
@@ -263,11 +263,11 @@ def _print_steps(console: Console, steps: Sequence[Step], most: int, depth: int)
         console.print(*_line(step, depth + number))
 
 
-def _line(step: Step, depth: int) -> tuple[Part, ...]:
+def _line(step: ChainLink, depth: int) -> tuple[Part, ...]:
     return "  " * depth, _coloured(step), f": {step.unit}: {step.reason}"
 
 
-def _coloured(step: Step) -> Styled:
+def _coloured(step: ChainLink) -> Styled:
     return Styled("half", "green") if step.colour is Colour.HALF else Styled("float32", "yellow")
 
 

@@ -96,7 +96,7 @@ class Observed(Mapping[str, Extremes]):
             64
         """
         place = arguments.path("path", path)
-        output_paths.refuse_foreign(place, output_paths.Kind.REPORT, force=force)
+        output_paths.refuse_foreign(place, output_paths.FileKind.REPORT, force=force)
         writing.write_json(self.to_json(), place)
 
     def to_json(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Observed(Mapping[str, Extremes]):
         """
         file = arguments.path("path", path)
         try:
-            content = records.parse(reading.read(file), _File, FORMAT)
+            content = records.parse(reading.read(file), _ObservedFile, FORMAT)
             values = {name: _extremes(name, row) for name, row in content.values.items()}
         except OSError as error:
             raise OptionError(reading.problem(error), where=file, remedy=reading.remedy(error)) from error
@@ -210,7 +210,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     not_finite: Count
 
 
-class _File(msgspec.Struct):
+class _ObservedFile(msgspec.Struct):
     format: Count
     model: str
     samples: Count

@@ -165,7 +165,7 @@ _CRASHES = "onnx's checker crashed"
 
 
 @dataclass(slots=True)
-class Proof:
+class ResultProof:
     """Proves a result, a path, bytes or a ModelProto, to be `source`, after a `transform` of it if there is
     one, but for precision.
 

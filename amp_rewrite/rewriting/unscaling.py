@@ -23,7 +23,7 @@ def undo(model: ir.Model, rescaled: Rescaled) -> int:
     Raises ModelError, before any edit, where the model is no longer the one that was rescaled.
     """
     try:
-        edits = _Edits(model, rescaled)
+        edits = _Unscaling(model, rescaled)
     except (LookupError, ValueError) as error:
         problem = "the exponents in its metadata are those of another graph"
         raise ModelError(problem, remedy="restore the model as it was rewritten") from error
@@ -41,7 +41,7 @@ def scale_block(block: NDArray[Any], e: int) -> NDArray[Any]:
     return result
 
 
-class _Edits:
+class _Unscaling:
     """The edits of a model: the exponents of its `tensors`, its `norms`, each with the exponent of its data,
     and the Muls that make `products`. Raises LookupError and ValueError where it lacks any.
     """

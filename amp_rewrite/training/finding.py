@@ -1,7 +1,8 @@
-"""Search for the spec of a train step: by arguments, else its metadata, else names."""
+"""Search for the spec of a train step: by arguments, else its metadata, else names, else the dataflow."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from amp_rewrite.model import states, traversal
 from amp_rewrite.model.states import Borders, Pair
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.operators.catalogue import having, moving
+from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.text import shortened
 from amp_rewrite.training import linearity, spec
 from amp_rewrite.training.linearity import FLOATS, Dataflow, Linearity, Parts, Subject, analyse
@@ -22,7 +25,8 @@ from amp_rewrite.training.spec import TrainSpec
 class Step:
     """A model that is a train step: its spec, its dataflow, and the parts of its nodes.
 
-    `forward` are the nodes on which the loss depends.
+    `forward` are the nodes on which the loss depends. `guessed` names the parts of the spec inferred from the
+    dataflow alone.
     """
 
     model: ir.Model
@@ -33,6 +37,7 @@ class Step:
     forward: Collection[ir.Node]
     linearity: Linearity
     parts: Parts
+    guessed: tuple[str, ...]
 
     @property
     def loss(self) -> ir.Value:
@@ -43,14 +48,19 @@ class Step:
 def find_step(model: ir.Model, request: TrainSpec, suffix: str | None = None) -> Step:
     """Find the train step in a model without functions whose nodes are sorted.
 
-    Raises SpecError, which names the missing part and lists candidates, for a model that is no train step.
+    Raises SpecError, which names the missing part or lists the candidates, for a model that is no train step
+    or an ambiguous one.
     """
     _refuse_unknown(model)
     flow, types = linearity.dataflow_of(model.graph), element_types.infer(model)
     borders = states.borders(model.graph, types)
     request = spec.complete(request, spec.spec_in_metadata(model.metadata_props))
-    state = _state(borders, request, suffix)
-    loss = _loss(borders, request.loss)
+    is_stateless = suffix is None and not request.state and f"{spec.PREFIX}state" in model.metadata_props
+    named_state = () if is_stateless else _named_state(borders, request, suffix)
+    named_loss = _named_loss(borders, request.loss)
+    loss = named_loss or _only_loss(borders, flow, named_state)
+    forward = flow.before([borders.outputs[loss]])
+    state = () if is_stateless else named_state or tuple(_nearest_state(borders, forward))
     gradients = _gradients(flow, request.gradients)
     targets = [borders.outputs[pair.output] for pair in state] or list(gradients)
     if not targets:
@@ -58,22 +68,24 @@ def find_step(model: ir.Model, request: TrainSpec, suffix: str | None = None) ->
             "no train step: no output is the new value of an input, and no gradient is named",
             remedy=f"name the state, each as IN=OUT; its outputs are {_listed(borders.outputs)}",
         )
-    forward = flow.before([borders.outputs[loss]])
     subject = Subject(model, flow, forward)
-    seed = _seed(subject, types, loss, request.seed)
+    named_seed = _named_seed(subject, types, loss, request.seed)
+    seed = named_seed or _first_seed(subject, types, targets, gradients)
     analysis = analyse(subject, seed, gradients)
     parts = linearity.divide_parts(flow, forward, targets, analysis)
     names = tuple(value.name or "" for value in gradients)
     train_spec = TrainSpec(loss, seed.name or "", state, names)
     _refuse_unscaled(analysis, parts, gradients, train_spec.seed)
-    return Step(model, train_spec, types, flow, borders, forward, analysis, parts)
+    named = {"loss": named_loss, "state": named_state or not state, "seed": named_seed}
+    guessed = tuple(part for part, value in named.items() if not value)
+    return Step(model, train_spec, types, flow, borders, forward, analysis, parts, guessed)
 
 
-# The parts of a spec.
+# The state: pairs of an input and the output with its value after the step.
 
 
-def _state(borders: Borders, request: TrainSpec, suffix: str | None) -> tuple[Pair, ...]:
-    """Find the pairs of state: those that are asked for, else by names.
+def _named_state(borders: Borders, request: TrainSpec, suffix: str | None) -> tuple[Pair, ...]:
+    """Return the pairs of state that are asked for, else those by names.
 
     Raises SpecError for a pair whose ends are missing, or of different types or shapes.
     """
@@ -98,19 +110,88 @@ def _state(borders: Borders, request: TrainSpec, suffix: str | None) -> tuple[Pa
     return state
 
 
-def _loss(borders: Borders, name: str) -> str:
-    """Find the loss: the output of this name, or else a floating-point scalar called "loss"."""
-    if not name and not _may_be_loss(borders, "loss"):
-        scalars = [each for each, value in borders.outputs.items() if value.shape is not None]
-        candidates = [each for each in scalars if _may_be_loss(borders, each)] or borders.outputs
-        raise SpecError(
-            "no floating-point scalar among its outputs is called 'loss'",
-            remedy=f"if one of its outputs is the loss, name it with `loss`: {_listed(candidates)}",
-        )
+def _nearest_state(borders: Borders, forward: Collection[ir.Node]) -> Iterator[Pair]:
+    """Yield the pairs of an output that the loss does not need and the one input nearest to it.
+
+    Raises SpecError, which lists the candidates, for an output with several nearest inputs, and for an input
+    that is nearest to several outputs.
+    """
+    updates: dict[str, list[str]] = {}
+    for name, output in borders.outputs.items():
+        if output.producer() in forward:
+            continue
+        near = _nearest_inputs(borders, output)
+        if len(near) > 1:
+            raise _ambiguous(f"the output '{name}' may be the new state of several inputs", near)
+        for each in near:
+            updates.setdefault(each, []).append(name)
+    for name, outputs in updates.items():
+        if len(outputs) > 1:
+            raise _ambiguous(f"the input '{name}' may be the old state of several outputs", outputs)
+        yield Pair(name, outputs[0])
+
+
+def _nearest_inputs(borders: Borders, output: ir.Value) -> list[str]:
+    """Return the inputs of its type and shape from which an output is computed element by element by the
+    fewest nodes.
+    """
+    visited, level = {output}, [output]
+    while level:
+        before = dict.fromkeys(operand for value in level for operand in _operands(value))
+        level = [value for value in before if value not in visited]
+        visited.update(level)
+        named = [(value.name or "", value) for value in level]
+        near = [name for name, value in named if borders.inputs.get(name) is value]
+        near = [name for name in near if borders.matches(borders.inputs[name], output)]
+        if near:
+            return near
+    return []
+
+
+def _operands(value: ir.Value) -> Iterator[ir.Value]:
+    node = value.producer()
+    if node is not None and not node.domain and node.op_type in _UPDATES:
+        yield from (operand for operand in node.inputs if operand is not None)
+
+
+_UPDATES = having(Trait.ADDS | Trait.SCALES) | moving(Move.BOUNDS) | {"Where", "Identity", "Cast", "Mod"}
+"""The operators by which an optimiser updates state."""
+
+
+def _ambiguous(problem: str, candidates: Collection[str]) -> SpecError:
+    return SpecError(f"{problem}: {_listed(candidates)}", remedy="name the state, each as IN=OUT")
+
+
+# The loss, and the gradients.
+
+
+def _named_loss(borders: Borders, name: str) -> str:
+    """Return the output of this name, or else a floating-point scalar called "loss"; "" if there is none."""
     if name and name not in borders.outputs:
         remedy = f"its outputs are {_listed(borders.outputs)}"
         raise SpecError(f"the loss '{name}' is not an output of the model", remedy=remedy)
-    return name or "loss"
+    return name or ("loss" if _may_be_loss(borders, "loss") else "")
+
+
+def _only_loss(borders: Borders, flow: Dataflow, state: Sequence[Pair]) -> str:
+    """Return the only scalar output that products lead to, and that is not state."""
+    updated = {pair.output for pair in state}
+    candidates = [
+        name
+        for name, value in borders.outputs.items()
+        if name not in updated and value.shape is not None and _may_be_loss(borders, name)
+        if any(map(linearity.is_product, flow.before([value])))
+    ]
+    if len(candidates) > 1:
+        raise SpecError(
+            f"several outputs may be the loss: {_listed(candidates)}", remedy="name it with `loss`"
+        )
+    if not candidates:
+        raise SpecError(
+            "no train step: no output is a floating-point scalar that a product leads to, as a loss is",
+            remedy=f"if one of its outputs is the loss, name it with `loss`: {_listed(borders.outputs)}",
+        )
+    return candidates[0]
 
 
 def _may_be_loss(borders: Borders, name: str) -> bool:
@@ -132,23 +213,19 @@ def _gradients(flow: Dataflow, names: Sequence[str]) -> tuple[ir.Value, ...]:
     return tuple(outputs[name] for name in names)
 
 
-def _seed(subject: Subject, types: Types, loss: str, asked: str) -> ir.Value:
-    """Find the seed, the value in which every gradient is linear: by its name, or a usual one.
+# The seed of the backward pass: the value in which every gradient is linear.
 
-    Raises SpecError where there is no such value, or where it starts no backward pass.
+
+def _named_seed(subject: Subject, types: Types, loss: str, asked: str) -> ir.Value | None:
+    """Return the value of this name; without one, that of a usual name which starts a backward pass.
+
+    Raises SpecError where there is no value of the name, or where it starts no backward pass.
     """
     values = {value.name: value for value in _values(subject.flow)}
-    usual = dict.fromkeys((f"{loss}_grad", "loss_grad", f"{loss}.grad"))
-    for name in () if asked else usual:
-        value = values.get(name)
-        if value is not None and _is_float(types, value) and analyse(subject, value).products:
-            return value
     if not asked:
-        names = " or ".join(f"'{name}'" for name in usual)
-        raise SpecError(
-            f"no train step: no value called {names} starts a backward pass",
-            remedy="name the seed, in which every gradient is linear, or rewrite it as an inference graph",
-        )
+        usual = (values.get(name) for name in (f"{loss}_grad", "loss_grad", f"{loss}.grad"))
+        floats = (value for value in usual if value is not None and _is_float(types, value))
+        return next((value for value in floats if analyse(subject, value).products), None)
     if asked not in values:
         raise SpecError(f"the seed '{asked}' is {_absent(subject.flow, asked)}", remedy="name another value")
     if not _is_float(types, values[asked]):
@@ -156,9 +233,42 @@ def _seed(subject: Subject, types: Types, loss: str, asked: str) -> ir.Value:
     if not analyse(subject, values[asked]).values:
         raise SpecError(
             f"the seed '{asked}' starts no backward pass: nothing beyond the loss is linear in it",
-            remedy="name another value",
+            remedy="name another value, or leave it to analysis",
         )
     return values[asked]
+
+
+def _first_seed(
+    subject: Subject, types: Types, targets: Sequence[ir.Value], gradients: Sequence[ir.Value]
+) -> ir.Value:
+    """Return the first value of the backward pass, in order, from which all of its products and all named
+    gradients are linear; else the last such output of the forward pass that it reads.
+    """
+    flow, forward = subject.flow, subject.forward
+    updates = flow.before(targets).difference(forward)
+    backward = [node for node in flow.nodes if node in updates]
+    if not any(map(linearity.is_product, backward)):
+        raise SpecError(
+            "no train step: its state is updated without a backward pass, as no product is beyond the loss",
+            remedy="give a step that computes gradients, or rewrite it as an inference graph",
+        )
+    operands = dict.fromkeys(value for node in backward for value in flow.reads[node])
+    within: dict[ir.Value, None] = {}
+    for node in backward:
+        stored = (value for value in flow.reads[node] if value.producer() is None)
+        within.update(dict.fromkeys((*stored, *node.outputs)))
+    ahead = (value for value in reversed(operands) if value.producer() in forward)
+    for value in itertools.chain(within, ahead):
+        analysis = analyse(subject, value, gradients) if _is_float(types, value) else None
+        if analysis is None or not analysis.products or not set(gradients) <= set(analysis.values):
+            continue
+        if not linearity.divide_parts(flow, forward, targets, analysis).unscaled:
+            return value
+    raise SpecError(
+        "no value is the seed of the whole backward pass: there are two losses with a seed each, a backward "
+        "pass inside the body of a node, or an operator that is not known to be linear",
+        remedy="name the seed, and the gradients that are linear in it",
+    )
 
 
 def _values(flow: Dataflow) -> Iterator[ir.Value]:
@@ -229,7 +339,7 @@ def _refuse_unscaled(analysis: Linearity, parts: Parts, gradients: Sequence[ir.V
     if not analysis.frontier:
         raise SpecError(
             f"nothing reads what is linear in the seed '{seed}': there are no gradients",
-            remedy="name another seed",
+            remedy="name another seed, or leave it to analysis",
         )
     linear = set(analysis.values)
     unreached = [value.name or "" for value in gradients if value not in linear]

@@ -31,8 +31,9 @@ class ScaledStep:
     `frontier` are the gradients, where the scale is divided out again, in order. `loss_region` and
     `optimiser` are the nodes that stay float32 around the loss and behind the gradients. `unguarded` are
     pairs of state that a skipped step updates nevertheless, and `without_gradient` those that depend on no
-    gradient, such as running statistics. `seed` is the scaled seed. `products` counts the products of the
-    backward pass. `parts` maps the outputs of each node beyond the forward pass to the part of that node.
+    gradient, such as running statistics. `guessed` names the parts of the spec inferred from the dataflow
+    alone, and `seed` is the scaled seed. `products` counts the products of the backward pass. `parts` maps
+    the outputs of each node beyond the forward pass to the part of that node.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -51,6 +52,7 @@ class ScaledStep:
     optimiser: tuple[str, ...]
     unguarded: tuple[Pair, ...]
     without_gradient: tuple[Pair, ...]
+    guessed: tuple[str, ...]
     products: int
     parts: Mapping[str, StepPart]
 
@@ -65,6 +67,7 @@ class ScaledStep:
         """
         return {
             "spec": self.spec.to_json(),
+            "guessed": list(self.guessed),
             "loss_scale": _scale_json(self.loss_scale),
             "scale_state": _borders_json(self.borders),
             "scaled_seed": self.seed,
@@ -127,6 +130,7 @@ def scale(step: Step, loss_scale: LossScale | None, *, skip_nonfinite: bool) -> 
         optimiser=optimiser_names,
         unguarded=inserted_scale.unguarded,
         without_gradient=without,
+        guessed=step.guessed,
         products=step.linearity.products,
         parts=_parts(step, region, build.nodes, scaled_seeds),
     )
@@ -210,8 +214,9 @@ def _stands_for(value: ir.Value | None, gradients: Collection[ir.Value]) -> bool
 def lines(step: ScaledStep) -> Iterator[SummaryLine]:
     """Yield the lines on the step, its scale, and its float32 parts."""
     spec = step.spec
+    guessed = f" (by the dataflow: {', '.join(step.guessed)})" if step.guessed else ""
     state = plural(len(spec.state), "tensor")
-    yield SummaryLine("step", f"loss '{spec.loss}', seed '{spec.seed}', {state} of state")
+    yield SummaryLine("step", f"loss '{spec.loss}', seed '{spec.seed}', {state} of state{guessed}")
     against = "" if step.loss_scale is None else "; a proof is against the float32 step with it"
     yield SummaryLine("scale", f"{_scale(step)}{against}")
     around, behind = plural(len(step.loss_region), "node"), plural(len(step.optimiser), "node")

@@ -34,7 +34,7 @@ class TrainSpec:
     `loss` is a scalar output. `seed` is the value from which the backward pass starts: every gradient is
     linear in it. `state` are the pairs of inputs and outputs of parameters, slots and counters; pairs of
     names are accepted. `gradients` are the values of gradients; if empty, analysis finds them. What else is
-    empty is found by metadata and names. Raises OptionError for arguments of other types.
+    empty is found by metadata, names or the dataflow. Raises OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.training import TrainSpec

@@ -46,9 +46,9 @@ def find_spec(
     """Find the spec of a model as a train step; the model is not changed.
 
     What is empty is taken from its metadata (`amp_rewrite.train.*`), else from names (`loss`,
-    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` and the suffix).
-    Raises SpecError, which names the missing part and lists candidates, for a model that is no train step,
-    ModelError for an invalid model, and OptionError for arguments of other types.
+    `loss_grad`, `X.new` for `X`; with `state_suffix`, `X` and the suffix), else from the dataflow.
+    Raises SpecError, which names the missing part or lists the candidates, for a model that is no train step
+    or an ambiguous one, ModelError for an invalid model, and OptionError for arguments of other types.
 
     Examples:
         >>> from amp_rewrite.demo import train_step
@@ -58,11 +58,7 @@ def find_spec(
         ('loss', 'loss_grad', ['w1 -> w1_new', 'w2 -> w2_new'])
     """
     suffix = None if state_suffix is None else arguments.instance("state_suffix", state_suffix, str)
-    return complete_spec(model, TrainSpec(loss, seed, state, gradients), suffix)
-
-
-def complete_spec(model: loading.ModelSource, request: TrainSpec, suffix: str | None = None) -> TrainSpec:
-    """Complete a partial spec as `find_spec` does."""
+    request = TrainSpec(loss, seed, state, gradients)
     loaded = loading.load(model).model
     with result_checks.blaming(lambda: serialization.checkable(model)):
         return found_in(loaded, request, suffix).spec
@@ -253,14 +249,14 @@ class TrainJob:
     loss_scale: LossScale | None
     said: TrainSpec
     skips: bool
+    suffix: str | None
     scaled_steps: list[ScaledStep]
 
     def first(self, model: ir.Model) -> Held:
         """Insert the loss scale; return the values that stay float32. Raises SpecError, and ModelError."""
         finding.refuse_artefact(model)
-        step, evidence = scaled_step.scale(
-            found_in(model, self.said), self.loss_scale, skip_nonfinite=self.skips
-        )
+        found = found_in(model, self.said, self.suffix)
+        step, evidence = scaled_step.scale(found, self.loss_scale, skip_nonfinite=self.skips)
         self.scaled_steps.append(step)
         return evidence
 
@@ -278,8 +274,9 @@ def job(
     options: Options | None = None,
     *,
     skip_nonfinite: bool = False,
+    suffix: str | None = None,
 ) -> TrainJob:
-    """Parse the arguments of `rewrite_train_step`."""
+    """Parse the arguments of `rewrite_train_step`, and the suffix that pairs state."""
     policy = named_policies.of(to)
     half = _half(to) if policy is None else policy.compute or FLOAT16
     how = arguments.choice("implementation", implementation, Implementation)
@@ -290,7 +287,8 @@ def job(
     scale = None if none else casting.parse_scale(loss_scale, half)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
     _refuse_contradictions(settings, scale, skips=skips)
-    return TrainJob(casting.settle_implementation(settings, how), scale, _request(spec), skips, [])
+    settings = casting.settle_implementation(settings, how)
+    return TrainJob(settings, scale, _request(spec), skips, suffix, [])
 
 
 def _half(to: object) -> Half:

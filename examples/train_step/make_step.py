@@ -68,42 +68,36 @@ def export(
     loss: Callable[[Tensor, Tensor], Tensor],
     batch: tuple[Tensor, Tensor],
     optimiser: Adam,
+    *,
+    named: bool = True,
 ) -> Exported:
-    """The step of a network on a batch (x, y), whose loss has the gradient `loss_grad`, a stored 1."""
+    """The step of a network on a batch (x, y). Without `named`, values have the exporter's own names."""
     names = [name for name, _ in net.named_parameters()]
     parameters = [parameter.detach().clone() for parameter in net.parameters()]
 
-    def step(
-        x: Tensor, y: Tensor, seed: Tensor, lr: Tensor, count: Tensor, *state: Tensor
-    ) -> tuple[Tensor, ...]:
+    def step(x: Tensor, y: Tensor, lr: Tensor, count: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         held, first, second = (state[i * len(names) : (i + 1) * len(names)] for i in range(3))
         held = [parameter.detach().requires_grad_() for parameter in held]
         found = loss(torch.func.functional_call(net, dict(zip(names, held, strict=True)), (x,)), y)
-        gradients = torch.autograd.grad(found, held, grad_outputs=seed)
+        gradients = torch.autograd.grad(found, held)
         new = optimiser(lr, count + 1, (held, gradients, first, second))
         return (found.detach(), count + 1, *(value.detach() for group in new for value in group))
 
     slots = [torch.zeros_like(parameter) for _ in range(2) for parameter in parameters]  # each its own tensor
-    given = (*batch, torch.tensor(1.0), torch.tensor(0.01), torch.tensor(0.0), *parameters, *slots)
+    given = (*batch, torch.tensor(0.01), torch.tensor(0.0), *parameters, *slots)
     keys = ["step", *names, *(f"{name}.m" for name in names), *(f"{name}.v" for name in names)]
-    said = {
-        "input_names": ["x", "y", SEED, "lr", *keys],
-        "output_names": ["loss", *(f"{key}.new" for key in keys)],
-    }
+    said = {"input_names": ["x", "y", "lr", *keys], "output_names": ["loss", *(f"{key}.new" for key in keys)]}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):
         traced = make_fx(step)(*given)
-        program = torch.onnx.export(traced, given, dynamo=True, opset_version=20, verbose=False, **said)
+        program = torch.onnx.export(
+            traced, given, dynamo=True, opset_version=20, verbose=False, **(said if named else {})
+        )
     model = program.model_proto
-    inputs = {value.name: value for value in model.graph.input}
-    model.graph.input.remove(inputs.pop(SEED))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((), np.float32), SEED))
-    arrays = [value.numpy() for value in given[4:]]
-    return Exported(model, dict(zip([*inputs][3:], arrays, strict=True)))
+    inputs = [value.name for value in model.graph.input]
+    arrays = [value.numpy() for value in given[3:]]
+    return Exported(model, dict(zip(inputs[3:], arrays, strict=True)))
 
-
-SEED = "loss_grad"
-"""The value from which the backward pass starts, as amp-rewrite finds it."""
 
 BATCH, INPUTS, OUTPUTS = 1024, 16, 1024
 

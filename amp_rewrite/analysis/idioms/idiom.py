@@ -35,7 +35,7 @@ class Idiom:
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class WrittenNorm:
     """The nodes that centre data, those up to the `reduction` of their powers, those from there to the
     quotient, and the quotient.
     """

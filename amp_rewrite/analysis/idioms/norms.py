@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from amp_rewrite.analysis import long_sums
-from amp_rewrite.analysis.idioms.idiom import Idiom, Norm
+from amp_rewrite.analysis.idioms.idiom import Idiom, WrittenNorm
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.model import patterns
 from amp_rewrite.model.constants import stored_as
@@ -117,7 +117,7 @@ def _norms() -> Pattern:
 _NORM = _norms()
 
 
-def _idiom(norm: Norm, opset: int, options: Options) -> Idiom:
+def _idiom(norm: WrittenNorm, opset: int, options: Options) -> Idiom:
     operator = CENTRED if norm.centring else MEAN if norm.reduction.op_type == "ReduceMean" else SUM
     outer = tuple(_weights(norm.result.outputs[0]))
     is_one = norm.reduction.op_type == "ReduceL2" and not norm.centring and options.target.norms_in_float32
@@ -126,7 +126,7 @@ def _idiom(norm: Norm, opset: int, options: Options) -> Idiom:
 
 
 def _typed_as(
-    norm: Norm, operator: Operator, outer: tuple[ir.Node, ...], opset: int, half: Half
+    norm: WrittenNorm, operator: Operator, outer: tuple[ir.Node, ...], opset: int, half: Half
 ) -> ir.Value | None:
     """Return the value whose type onnxruntime requires of the weights, once it has fused them with the norm.
 
@@ -151,7 +151,7 @@ def _has_vectors(outer: tuple[ir.Node, ...]) -> bool:
 _WEIGHT_AND_BIAS = 2
 
 
-def find(graph: UnitGraph) -> Iterator[Norm]:
+def find(graph: UnitGraph) -> Iterator[WrittenNorm]:
     """Yield the written-out norms of a model."""
     for node in graph.nodes_of("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2"):
         norm = _of(node)
@@ -159,7 +159,7 @@ def find(graph: UnitGraph) -> Iterator[Norm]:
             yield norm
 
 
-def _of(reduction: ir.Node) -> Norm | None:
+def _of(reduction: ir.Node) -> WrittenNorm | None:
     """Return the norm whose statistics begin with this reduction."""
     for end in patterns.ends_behind(reduction, _LONGEST):
         if patterns.is_default(end, "Div", "Mul"):
@@ -168,7 +168,7 @@ def _of(reduction: ir.Node) -> Norm | None:
                 centring = match.of("centring")[::-1]
                 power = tuple(node for node in match.of("power")[::-1] if node not in centring)
                 chain = match.but(*centring, *power, end)
-                norm = Norm(match.values["x"], centring, power, reduction, chain, end)
+                norm = WrittenNorm(match.values["x"], centring, power, reduction, chain, end)
                 return norm if patterns.are_closed(norm.inner, end) else None
     return None
 
@@ -198,7 +198,7 @@ def find_groups(graph: UnitGraph) -> Iterator[Idiom]:
             yield Idiom(GROUPS, match.values["x"], outer=(*match.but(), *weights))
 
 
-def idioms(norms: Iterable[Norm], graph: UnitGraph, options: Options) -> Iterator[Idiom]:
+def idioms(norms: Iterable[WrittenNorm], graph: UnitGraph, options: Options) -> Iterator[Idiom]:
     """Yield the norms of a model as idioms."""
     opset = element_types.default_opset(graph.root.opset_imports)
     yield from (_idiom(norm, opset, options) for norm in norms)
