@@ -238,8 +238,8 @@ class Analysis:
         return self.replay.options if self.replay is not None else plan_files.options_of(self.options)
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
-        """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
-        may be half at any cost.
+        """Return the precision of each unit of the same model under other lists, pins, level and `follow`;
+        `unpruned` units may be half at any cost.
 
         Raises OptionError for a pin that matches no node, or that no schema allows.
 
