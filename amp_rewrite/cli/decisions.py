@@ -40,8 +40,8 @@ from amp_rewrite.running.inputs.feeds import Data
 
 _OBSERVED = "Ranges that --save observed=FILE wrote (.json): what left half's range stays float32."
 _SAMPLES = (
-    "Run the float32 model on these samples first, and keep in float32 what leaves half's range on them: "
-    ".npz files, directories of them, or ONNX test_data_set_* directories; or ranges that --save "
+    "Record value ranges by running the float32 model on these samples; what leaves half's range stays "
+    "float32: .npz files, directories of them, or ONNX test_data_set_* directories; or ranges that --save "
     "observed=FILE wrote (.json)."
 )
 _KERAS = (
