@@ -216,7 +216,7 @@ class Conversion:
                 prefer=self.tuning.prefer,
                 budget=self.tuning.budget,
                 observed=settings.seen,
-                imprecise_outputs=settings.faint,
+                imprecise_outputs=settings.imprecise_outputs,
                 watch=_watching(self.progress),
                 executor=self.tuning.executor,
                 custom_ops=self.judging.libraries,
@@ -251,7 +251,7 @@ class Conversion:
             force=self.force,
             replay=settings.plan or self.replay,
             observed=settings.seen,
-            imprecise_outputs=settings.faint,
+            imprecise_outputs=settings.imprecise_outputs,
             on_plan=self.on_plan,
             progress=self.progress,
         )

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.analysis.facts import Facts, gather
 from amp_rewrite.analysis.observed import Held, Seen
-from amp_rewrite.analysis.outputs import Faint
+from amp_rewrite.analysis.outputs import ImpreciseOutputs
 from amp_rewrite.bounds import deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, pruning, rules
@@ -36,14 +36,14 @@ Transform = Callable[[ir.Model], Held]
 @dataclass(frozen=True, slots=True)
 class Request:
     """What the decisions on a model depend on: the model, the options, who decides, observations of runs,
-    faint outputs, and a change before all stages.
+    imprecise outputs, and a change before all stages.
     """
 
     source: ModelSource
     options: Options
     decider: Fresh | Replay
     observed: Seen
-    faint: Faint
+    imprecise_outputs: ImpreciseOutputs
     transform: Transform | None
     timed: Stopwatch
 
@@ -54,23 +54,25 @@ class Request:
         options: Options | None,
         replay: SavedPlan | None,
         observed: Seen | None,
-        faint: Faint | None,
+        imprecise_outputs: ImpreciseOutputs | None,
         transform: Transform | None,
         progress: Progress | None,
     ) -> Request:
         """Return the arguments of a caller; raise ModelError and OptionError for those of wrong types."""
-        argument_checks.check_types(source, options, replay, observed, faint)
+        argument_checks.check_types(source, options, replay, observed, imprecise_outputs)
         arguments.function("transform", transform)
         arguments.function("progress", progress)
         decider = Fresh() if replay is None else Replay(replay)
         options = decider.over(options or Options())
-        return cls(source, options, decider, observed or {}, faint or {}, transform, Stopwatch(progress))
+        return cls(
+            source, options, decider, observed or {}, imprecise_outputs or {}, transform, Stopwatch(progress)
+        )
 
 
 def _facts(prepared: Prepared, request: Request, pinned: Held, observed: Seen) -> Facts:
     """Return the facts, with what samples of the user free."""
     with request.timed.stage("analyse"):
-        found = gather(prepared, request.options, observed, request.faint, pinned)
+        found = gather(prepared, request.options, observed, request.imprecise_outputs, pinned)
         is_data = isinstance(request.observed, Observed) and not request.observed.is_synthetic
         return deciding.freed_by_samples(found, observed, request.options) if is_data else found
 

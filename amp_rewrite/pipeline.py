@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.outputs import Faint
+from amp_rewrite.analysis.outputs import ImpreciseOutputs
 from amp_rewrite.deciders import Request, Transform
 from amp_rewrite.errors import CertificateError
 from amp_rewrite.explaining import frozen_analysis
@@ -49,7 +49,7 @@ def analyze(
     *,
     replay: SavedPlan | None = None,
     observed: Seen | None = None,
-    imprecise_outputs: Faint | None = None,
+    imprecise_outputs: ImpreciseOutputs | None = None,
     transform: Transform | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
@@ -105,7 +105,7 @@ class RewriteArguments(TypedDict, total=False):
     force: bool
     replay: SavedPlan | None
     observed: Seen | None
-    imprecise_outputs: Faint | None
+    imprecise_outputs: ImpreciseOutputs | None
     transform: Transform | None
     on_plan: Callable[[Analysis], None] | None
     progress: Progress | None
@@ -138,7 +138,7 @@ def rewrite(
     force: bool = False,
     replay: SavedPlan | None = None,
     observed: Seen | None = None,
-    imprecise_outputs: Faint | None = None,
+    imprecise_outputs: ImpreciseOutputs | None = None,
     transform: Transform | None = None,
     on_plan: Callable[[Analysis], None] | None = None,
     progress: Progress | None = None,
@@ -147,7 +147,7 @@ def rewrite(
 
     `source` is a path, bytes, a ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, and the
     result is of the same kind. A path is written to `output`, or to `<name>_fp16.onnx` (`_bf16`) beside it;
-    over the input itself only with `in_place`, and over a file that amp-rewrite did not write only with
+    over the input itself only with `in_place`, and over a file that amp-rewrite did not create only with
     `force`. A model that is half already and stays unchanged is copied to
     `output` only; without one, the result is its own path. `replay`, `observed`, `imprecise_outputs` and
     `transform` decide as in `analyze`; `on_plan` gets the analysis after all decisions, before the first

@@ -109,10 +109,10 @@ def measured(folder: Path, model: Model) -> Measured:
 
 
 def _holds_back(cause: RootCause, coverage: Coverage) -> bool:
-    """Whether any node of a cause is not half in the result: a held unit may be without floats."""
+    """Whether any node of a cause is not half in the result: an affected unit may be without floats."""
     outside = {n.name for n in coverage.node_list if n.precision in (Precision.FULL, Precision.MIXED)}
-    held = (cause.decisions.all[unit] for unit in cause.held)
-    return any(outside & {decision.node, *decision.outputs} for decision in held)
+    affected = (cause.decisions.all[unit] for unit in cause.affected)
+    return any(outside & {decision.node, *decision.outputs} for decision in affected)
 
 
 def markdown(found: Sequence[Measured]) -> str:
@@ -150,7 +150,9 @@ def _cause(cause: RootCause) -> str:
     """The size of a cause, its operators and its reason."""
     share = "" if cause.flop_share is None else f"{percent(cause.flop_share)} of FLOPs, "
     words = of_cause(cause)
-    return _text(f"{share}{plural(len(cause.held), 'node')}: {', '.join(cause.operators)}: {words.reason}")
+    return _text(
+        f"{share}{plural(len(cause.affected), 'node')}: {', '.join(cause.operators)}: {words.reason}"
+    )
 
 
 def _below(row: Measured) -> Iterator[str]:

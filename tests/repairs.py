@@ -29,7 +29,7 @@ class OnSamples:
             settings.options,
             output=self.output,
             observed=settings.seen,
-            imprecise_outputs=settings.faint,
+            imprecise_outputs=settings.imprecise_outputs,
             replay=settings.plan,
         )
 
@@ -67,6 +67,6 @@ def repaired(work, options=None):
     return repair.repair(work, options or Options())
 
 
-def made_up(verdict):
+def synthetic(verdict):
     """The verdict as if its inputs were synthetic."""
     return replace(verdict, inputs=replace(verdict.inputs, seed=0))

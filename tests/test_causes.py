@@ -70,12 +70,12 @@ def test_the_most_arithmetic_comes_first():
 
 
 def test_plain_data():
-    """JSON has the numbers, the reason, the roots and all that is held."""
+    """JSON has the numbers, the reason, the roots and all affected nodes."""
     (cause,) = analyze(text.model(SOURCES["chains"])).causes()
     found = cause.to_json()
     assert (found["nodes"], found["node_share"], found["flop_share"]) == (4, 4 / 6, None)
     assert (found["flags"], found["frees"], found["source"]) == (["--list infer=Exp"], 4, "default")
-    assert found["held"] == ["Exp 'e1'", "Exp 'e2'", "Sqrt 's'", "Add 'q'"]
+    assert found["affected"] == ["Exp 'e1'", "Exp 'e2'", "Sqrt 's'", "Add 'q'"]
     assert of_cause(cause).reason.startswith("denied: overflows above 11.09")
 
 
@@ -101,7 +101,7 @@ def test_plain_data():
             "--allow Tanh in place of --list infer=Tanh (frees 2 nodes; not",
         ),
         ("g (float[4] x) => (float[4] y) { y = Neg(x) }", "", "nothing to gain"),
-        ("g (double[4] x) => (float[4] y) { y = Cast <to = 1> (x) }", "", "to gain: a Cast takes"),
+        ("g (double[4] x) => (float[4] y) { y = Cast <to = 1> (x) }", "", "to gain: a Cast has"),
     ],
 )
 def test_where_no_flag_helps(source, flags, words):
@@ -219,7 +219,7 @@ def holds(cause, before, after):
     risen = [place for (place, old), (_, new) in zip(before, after, strict=True) if new > old]
     fallen = [place for (place, old), (_, new) in zip(before, after, strict=True) if new < old]
     assert len(risen) - len(fallen) == remedy.frees > 0
-    assert not set(risen).isdisjoint(cause.decisions.all[unit].place for unit in cause.held)
+    assert not set(risen).isdisjoint(cause.decisions.all[unit].place for unit in cause.affected)
 
 
 def counted(model, given):

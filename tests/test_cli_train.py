@@ -77,7 +77,7 @@ def test_a_skipped_step_that_changes_state_fails(model, monkeypatch):
 @pytest.mark.parametrize("flags", [(), ("--to", "bfloat16")])
 @pytest.mark.slow
 def test_real_steps_pass(tmp_path, name, flags):
-    """On made-up inputs, and from the states that they come with."""
+    """On synthetic inputs, and from the states that they come with."""
     model = train_steps.FOLDER / f"{name}.onnx"
     if not model.exists():
         pytest.skip("needs the shared train steps")

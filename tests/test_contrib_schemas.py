@@ -53,7 +53,7 @@ def test_a_broken_onnxruntime_is_ignored(error, monkeypatch):
     def broken(name):
         raise error(name)
 
-    monkeypatch.setattr(contrib_schemas.startup, "import_module", broken)
+    monkeypatch.setattr(contrib_schemas.importlib, "import_module", broken)
     assert contrib_schemas.installed() == {}
 
 

@@ -82,7 +82,7 @@ COMMANDS = {
     "tuned": "m.onnx -o half.onnx --data in.npz --require verify --tolerance error=1e-7",
     "tune": "tune m.onnx -o half.onnx --data in.npz --tolerance error=1e-3",
     "verify": "verify m.onnx m.onnx --data in.npz --show nodes --json v.json",
-    "placement": "placement m.onnx --provider cpu --run --data in.npz",
+    "placement": "placement m.onnx --provider cpu --show run --data in.npz",
     "bench": "bench m.onnx m.onnx --data in.npz --budget 0 --json b.json",
 }
 

@@ -33,7 +33,8 @@ def test_the_page_says_what_failed(changes, said):
 
 
 @pytest.mark.parametrize(
-    ("ok", "said"), [(True, "on made-up images in 0..1 the error is"), (False, "if your images are in 0..1")]
+    ("ok", "said"),
+    [(True, "on synthetic images in 0..1 the error is"), (False, "if your images are in 0..1")],
 )
 def test_a_range_of_images_that_would_fail_is_no_riddle(ok, said):
     """What was not judged, and would have failed, says how to have one's own images judged."""

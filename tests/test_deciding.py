@@ -1,4 +1,4 @@
-"""What bounds decide: what lists deny and bounds prove tame is freed, what is declared too large is held."""
+"""What bounds decide: what lists deny and bounds prove in range is freed; what overflows is not."""
 
 import numpy as np
 import onnx

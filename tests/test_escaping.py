@@ -179,7 +179,7 @@ def test_the_files_for_a_ci_hold_text_alone(model):
     folder = model.parent
     files = [folder / name for name in ("c.md", "c.xml", "c.json", "r.html")]
     page, suite, found, _ = files
-    flags = ("--report", f"markdown={page}", "--report", f"junit={suite}", "--json", found)
+    flags = ("--save", f"markdown={page}", "--save", f"junit={suite}", "--json", found)
     asked = ("--rules", "min-flops=1", "--rules", "forbid-half=Exp", "--rules", "require=Sqrt=1")
     tame(run("coverage", model, *asked, *flags))
     tame(run("--dry-run", model, "--html", files[3]))

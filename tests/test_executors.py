@@ -150,7 +150,7 @@ def test_the_command_line_takes_executors(tmp_path):
     with dask() as executor:
         workers = ["--executor", executor._client.scheduler.address.replace("tcp", "dask")]
         for name, flags in (("one", []), ("two", workers)):
-            assert run(*base, "--save-observed", tmp_path / f"{name}.json", *flags).exit_code == 0
+            assert run(*base, "--save", f"observed={tmp_path / name}.json", *flags).exit_code == 0
         assert run(*tune, *workers).exit_code == 0
     one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
     assert [(k, v["low"], v["high"]) for k, v in one["values"].items()] == [

@@ -46,7 +46,7 @@ def test_the_default_place_and_the_weights_of_the_input_are_as_safe(tmp_path):
     save_external(text.model(GRAPH), model, "ext.onnx.data")
     onnx.save(text.model(OTHER), place)
     before = content(tmp_path)
-    assert "is a model that amp-rewrite did not write" in refusal(rewrite, model)
+    assert "is a model that amp-rewrite did not create" in refusal(rewrite, model)
     weights = tmp_path / "ext.onnx.data"
     assert "holds weights of the input" in refusal(rewrite, model, output=weights, force=True)
     assert content(tmp_path) == before

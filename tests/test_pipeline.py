@@ -80,7 +80,7 @@ def test_an_analysis_is_kept(options):
     result = rewrite(model, options, on_plan=lambda made: told.append((made, said(made))))
     (analysis, before), fresh = told[0], analyze(model, options)
     assert said(analysis) == before
-    remedies = [[(cause.held, cause.suggestion) for cause in each.causes()] for each in (analysis, fresh)]
+    remedies = [[(cause.affected, cause.suggestion) for cause in each.causes()] for each in (analysis, fresh)]
     assert remedies[0] == remedies[1] != []
     assert analysis.painted(Options(level="unsafe-force-all")) == fresh.painted(
         Options(level="unsafe-force-all")
@@ -181,5 +181,5 @@ def test_a_model_of_another_purpose_is_warned_of(model):
     assert line.endswith("which needs a loss scale: `amp-rewrite train` inserts it")
     half = rewrite(model).model
     lines = rewrite(half, Options(half=BFLOAT16)).report.warnings
-    assert "the model was half before: bfloat16 rounds what another type has rounded" in lines
-    assert not [line for line in rewrite(model).report.warnings if "half before" in line or "train" in line]
+    assert "the model was already in float16: its values are rounded a second time" in lines
+    assert not [line for line in rewrite(model).report.warnings if "already in" in line or "train" in line]

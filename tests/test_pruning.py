@@ -41,7 +41,7 @@ def test_it_says_so(state):
     (unit,) = (unit for unit, decision in enumerate(decisions.all) if decision.node == "read")
     step = first_step(decisions, unit)
     assert step.rule is Rule.PRUNE
-    told = "stays float32: an island of 1 node, 2 Casts, predicted to cost "
+    told = "stays float32: an unprofitable region of 1 node, 2 Casts, predicted to cost "
     assert step.reason.startswith(told)
     assert step.reason.endswith(" times what it saves on h200")
     (cause,) = (cause for cause in analysis.causes() if cause.first.rule is Rule.PRUNE)

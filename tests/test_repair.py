@@ -22,7 +22,7 @@ from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Tried, Verdict
 from amp_rewrite.tuning import repair, trials
 from amp_rewrite.tuning.repair import Outcome, Settings
-from tests.repairs import OnSamples, made_up, repaired
+from tests.repairs import OnSamples, repaired, synthetic
 
 METRICS = Metrics(0, 0, 0, 1, math.inf, None, 0, 1, 0, 1)
 
@@ -117,7 +117,7 @@ def test_only_what_helps_is_a_hint():
     assert list(verdict_text.hints(dataclasses.replace(failed, tried=(vain,)))) == []
 
 
-# ---- what made-up inputs decide
+# ---- what synthetic inputs decide
 
 CANCELS = """g (float[4,16] x) => (float[4,16] y) <float[16,16] w, float[16,16] unit,
     float many = {300}> {
@@ -162,7 +162,7 @@ def test_a_repair_that_is_not_proved_is_left_out():
 
 
 class MadeUp(Answers):
-    """Verdicts on made-up inputs, by whether proofs free something, and FLOPs in half."""
+    """Verdicts on synthetic inputs, by whether proofs free something, and FLOPs in half."""
 
     def __init__(self, answers, flops):
         super().__init__(answers)
@@ -176,7 +176,7 @@ class MadeUp(Answers):
     def compare(self, result, *, fresh):
         """The error with what proofs free, and without."""
         del result, fresh
-        return made_up(verdict(self.answers[self.asked[-1].options.free]))
+        return synthetic(verdict(self.answers[self.asked[-1].options.free]))
 
     def observe(self, before):
         """Nothing leaves the range."""
@@ -190,21 +190,21 @@ class MadeUp(Answers):
 
 
 @pytest.mark.parametrize(("left", "free"), [(95, False), (85, True)])
-def test_made_up_inputs_give_up_a_tenth(left, free):
+def test_synthetic_inputs_give_up_a_tenth(left, free):
     """A repair that leaves less of the FLOPs in half is taken back, though it passes."""
     work = MadeUp({True: 0.05, False: 0.001}, {True: 100, False: left})
     found = repaired(work)
     assert found.settings.options.free is free
     assert work.asked[-1].options.free is free  # the file is that of the settings
     assert found.verification.ok is not free
-    assert found.verification.is_made_up is free
+    assert found.verification.is_synthetic is free
     assert not found.is_far
 
 
 # ---- what a search runs on, and for how long
 
 
-def test_made_up_inputs_are_confirmed_on_others(cancels, monkeypatch):
+def test_synthetic_inputs_are_confirmed_on_others(cancels, monkeypatch):
     """The search has the seed that failed, and its plan is judged on the next one."""
     monkeypatch.setattr(repair, "LEAST", 0.0)
     code, told, output = report(cancels)

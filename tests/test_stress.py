@@ -1,4 +1,4 @@
-"""Copies of made-up inputs that are loud, faint, or far from 0: a warning where the result fails on one."""
+"""Copies of synthetic inputs, large, small, or far from 0: a warning where the result fails on one."""
 
 import numpy as np
 import onnx

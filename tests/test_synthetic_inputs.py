@@ -34,7 +34,7 @@ def made(text, **asked):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
-def test_what_is_made_up_of_a_model(case):
+def test_synthetic_inputs_of_a_model(case):
     """What the case claims of its inputs holds, and the model runs on them, with finite outputs."""
     dims = {name: int(size) for name, size in re.findall(r"--dim (\S+?)=(\d+)", case.flags)}
     claims = dict(claim.split(" ", 1) for claim in case.claims if not claim.startswith("images"))

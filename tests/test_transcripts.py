@@ -9,7 +9,6 @@ from tests.transcripts import TranscriptError, parse, run_paragraph
 MODEL = """> m.onnx
     g (float[4] x) => (float[4] y) { [e] y = Exp (x) }
 """
-PAGE = f"{MODEL}$ amp-rewrite explain m.onnx --html p.html >/dev/null 2>/dev/null | true && boxes p.html"
 CLAIMS = {
     "a line": ("$ echo one && echo two\none\ntwo", "$ echo one && echo two\none\nthree"),
     "a line too many": ("$ echo one\none", "$ echo one\none\ntwo"),
@@ -55,7 +54,6 @@ CLAIMS = {
         f"{MODEL}! amp-rewrite explain {{}}\n    m.onnx e | Exp",
     ),
     "half": (f"{MODEL}$ half m.onnx", f"{MODEL}$ half m.onnx\ne"),
-    "boxes": (f"{PAGE}\n0 border x: x\n...", f"{PAGE}\n0 half x: x\n..."),
     "nodes": (f"{MODEL}$ nodes m.onnx\nExp", f"{MODEL}$ nodes m.onnx\nLog"),
     "a model": (f"{MODEL}$ onnx m.onnx\n...\n... Exp (x)\n}}", f"{MODEL}$ onnx m.onnx\n...\n... Log (x)\n}}"),
 }  # fmt: skip

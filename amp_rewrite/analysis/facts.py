@@ -21,7 +21,7 @@ from amp_rewrite.analysis import (
 )
 from amp_rewrite.analysis.idioms import marking
 from amp_rewrite.analysis.observed import Held, Seen
-from amp_rewrite.analysis.outputs import Faint
+from amp_rewrite.analysis.outputs import ImpreciseOutputs
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.errors import EXPORT_AGAIN
 from amp_rewrite.model import constants
@@ -40,8 +40,8 @@ class Facts:
     """The units of a model, its float32 constants, and their fit into half.
 
     `findings` are the evidence for float32 by unit; of several, that of the highest authority. `freed` are
-    units that a shipped list denies and that are proven tame, with the proof. `old_opset` is the reason why
-    nothing in the model can change, None where it can, and `remedy` what would help.
+    units that a shipped list denies and that are proven in range, with the proof. `old_opset` is the reason
+    why nothing in the model can change, None where it can, and `remedy` what would help.
     """
 
     graph: UnitGraph
@@ -72,24 +72,25 @@ def gather(
     prepared: Prepared,
     options: Options,
     observations: Seen,
-    faint: Faint,
+    imprecise_outputs: ImpreciseOutputs,
     pinned: Held = MappingProxyType({}),
 ) -> Facts:
-    """Return the facts about a prepared model; `observations` are the extremes of its values in runs, `faint`
-    its faint outputs, and `pinned` the nodes that a caller pins to float32, by output.
+    """Return the facts about a prepared model; `observations` are the extremes of its values in runs,
+    `imprecise_outputs` the errors of its imprecise outputs, and `pinned` the nodes that a caller pins to
+    float32, by output.
 
-    Raises OptionError when `observations` or `faint` belong to another model, or `options.dims` names a
-    dimension that is not open.
+    Raises OptionError when `observations` or `imprecise_outputs` belong to another model, or `options.dims`
+    names a dimension that is not open.
     """
     model = prepared.model
     observed.refuse_foreign(model.graph, observations)
-    outputs.refuse_foreign(model.graph, faint)
+    outputs.refuse_foreign(model.graph, imprecise_outputs)
     graph = _build_graph(prepared, options)
     tensors = constants.find(model)
     value_ranges = ranges.check(graph, tensors, options.half)
     old = _old_opset(model.graph, options.half)
     findings = (
-        _findings(graph, value_ranges, options, observations, faint, pinned)
+        _findings(graph, value_ranges, options, observations, imprecise_outputs, pinned)
         if old is None
         else {unit.index: old for unit in graph.units}
     )
@@ -127,7 +128,7 @@ def _findings(
     value_ranges: ranges.Ranges,
     options: Options,
     observations: Seen,
-    faint: Faint,
+    imprecise_outputs: ImpreciseOutputs,
     pinned: Held,
 ) -> Mapping[int, Evidence]:
     merged: dict[int, Evidence] = {}
@@ -136,7 +137,7 @@ def _findings(
         runtimes.faults(graph) if options.target.is_onnxruntime else {},
         runtimes.quantised(graph, options, value_ranges.findings),
         observed.check(graph, observations, value_ranges, options.half),
-        outputs.faint_outputs(graph, faint, options),
+        outputs.find_imprecise_outputs(graph, imprecise_outputs, options),
         runtimes.refused(graph, options.target, options.half),
         runtimes.overlong(graph, options.target),
         *(() if options.only_lists else _of_numbers(graph, value_ranges, options)),

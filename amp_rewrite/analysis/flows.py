@@ -1,7 +1,7 @@
 """Values that are sensitive to absolute error, however large they are: half has steps of 1/16 at 100.
 
     angles      Sin(points @ frequencies)                        from inputs of the model
-    spectra     Log(Clip(re * re + im * im, 1e-10))              from inputs, which may be faint
+    spectra     Log(Clip(re * re + im * im, 1e-10))              from inputs, which may be small
     integers    Cast(positions) * frequencies                    from integers, or up to integers
     pixels      GridSample(x, grid + flow)                       up to pixel coordinates
 
@@ -122,7 +122,7 @@ class _Flows:
 
     def of_spectra(self) -> Iterable[int]:
         """Return the units that compute the logarithm of a power of inputs, without an addend or lower bound
-        before it that masks faint numbers.
+        before it that masks small numbers.
         """
         logs = [unit for unit in self._of("Log") if unit.index not in self._graph.spelled]
         read = {unit.index: self._read(unit, self._traits) for unit in logs}

@@ -37,7 +37,7 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
                 number=count or 0,
                 limit=target.longest_sum,
                 half=options.half.name,
-                text="an open size" if count is None else f"its {count} terms",
+                text="an open number of terms" if count is None else f"its {count} terms",
             )
     return evidence
 

@@ -68,7 +68,7 @@ class Extremes:
 
     def is_faint(self, half: Half) -> bool:
         """Return whether half has few steps for the largest magnitude, or none."""
-        return 0 < self.most < half.faint
+        return 0 < self.most < half.imprecise_below
 
 
 NOTHING = Extremes(math.inf, -math.inf, samples=0)

@@ -16,15 +16,15 @@ from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.options import Options
 
-Faint = Mapping[str, float]
+ImpreciseOutputs = Mapping[str, float]
 """Outputs of a model, each with the error of rounding it to half, relative to its scale."""
 
 MOST = 16
 """Maximum number of units at the end of a graph: a longer path from its last products does not count."""
 
 
-def faint_limit(half: Half) -> float:
-    """Return the rounding error of an output above which it is faint: 9.8e-4 for float16.
+def imprecision_limit(half: Half) -> float:
+    """Return the rounding error of an output above which it is imprecise: 9.8e-4 for float16.
 
     That is twice half's unit roundoff, the upper bound of the rounding error of normal numbers; above it,
     most elements of the output are subnormal.
@@ -32,17 +32,19 @@ def faint_limit(half: Half) -> float:
     return 2 / half.integers
 
 
-def refuse_foreign(graph: ir.Graph, faint: Faint) -> None:
+def refuse_foreign(graph: ir.Graph, imprecise_outputs: ImpreciseOutputs) -> None:
     """Raise OptionError for an output that the model does not have; `name[0]` is an element of a sequence."""
     outputs = [value.name for value in graph.outputs if value.name]
-    for name in faint:
+    for name in imprecise_outputs:
         if name not in outputs and not any(name.startswith(f"{output}[") for output in outputs):
             raise OptionError(
                 f"the model has no output '{name}'", where="imprecise_outputs", remedy="name its outputs"
             )
 
 
-def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int, Evidence]:
+def find_imprecise_outputs(
+    graph: UnitGraph, imprecise_outputs: ImpreciseOutputs, options: Options
+) -> dict[int, Evidence]:
     """Return the units from the last products, reductions and norms before each output to the output itself.
 
     Outputs that are half themselves are excluded. The operators between work element by element, and preserve
@@ -51,15 +53,15 @@ def faint_outputs(graph: UnitGraph, faint: Faint, options: Options) -> dict[int,
     evidence_by_unit: dict[int, Evidence] = {}
     halved = states.half_names(states.borders(graph.root, graph.types), options)
     for output in graph.root.outputs:
-        cost = faint.get(output.name or "")
+        cost = imprecise_outputs.get(output.name or "")
         if cost is None or output.name in halved:
             continue
         evidence = Evidence(
             Authority.OBSERVATION,
-            Reason.FAINT_OUTPUT,
+            Reason.IMPRECISE_OUTPUT,
             subject=output.name or "",
             number=cost,
-            limit=faint_limit(options.half),
+            limit=imprecision_limit(options.half),
             half=options.half.name,
         )
         evidence_by_unit |= dict.fromkeys(_end(graph, output), evidence)

@@ -1,4 +1,4 @@
-"""Decisions by bounds: units declared to overflow stay float32, and units proven tame are not denied."""
+"""Decisions by bounds: units declared to overflow stay float32, and units proven in range are not denied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POWER = 250.0**2
 _LARGEST_DEGREE = 4.0
 
 
-def tame_candidates(facts: Facts) -> Iterator[int]:
+def range_candidates(facts: Facts) -> Iterator[int]:
     """Yield the units of operators that lists deny for their range alone, which are no part of an idiom, and
     which no finding keeps in float32.
     """
@@ -49,16 +49,16 @@ def _limit(node: ir.Node, half: Half) -> tuple[ir.Value | None, float]:
     return node.inputs[0], _POWER ** (1 / degree) if 1 <= degree <= _LARGEST_DEGREE else -math.inf
 
 
-def prove_tame(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
+def prove_in_range(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
     """Return the candidates that fit half for every input, each with the bound that proves it."""
     proofs: dict[int, Evidence] = {}
-    for unit in tame_candidates(facts):
+    for unit in range_candidates(facts):
         value, limit = _limit(facts.graph.units[unit].node, half)
         number = proven.of(value).most if limit else proven.of(value).high
         around = _values_around(facts, unit) if limit else ()
         if number <= limit and all(proven.of(each).most <= half.largest / HEADROOM for each in around):
             name = (value.name or "") if value is not None else ""
-            proofs[unit] = Evidence(Authority.PROOF, Reason.PROVEN_TAME, name, number, limit, half.name)
+            proofs[unit] = Evidence(Authority.PROOF, Reason.PROVEN_IN_RANGE, name, number, limit, half.name)
     return proofs
 
 
@@ -71,7 +71,7 @@ def find_in_range(facts: Facts, observed: Seen, half: Half) -> Mapping[int, Evid
     the user, each with the largest of these values.
     """
     limit, found = half.largest / SPARE, dict[int, Evidence]()
-    for unit in tame_candidates(facts) if observed else ():
+    for unit in range_candidates(facts) if observed else ():
         names = [each.name or "" for each in _values_around(facts, unit) if each not in facts.constants]
         sizes = {name: observed[name].most if name in observed else math.inf for name in names}
         name = max(sizes, key=sizes.__getitem__, default="")
@@ -84,7 +84,7 @@ def find_in_range(facts: Facts, observed: Seen, half: Half) -> Mapping[int, Evid
 def _values_around(facts: Facts, unit: int) -> Iterator[ir.Value]:
     """Yield the operands and results of a unit, and the results of its consumers.
 
-    The consumers are no longer suspect once the unit is tame; consumers behind movers count as well.
+    The consumers are no longer suspect once the unit is in range; consumers behind movers count as well.
     """
     graph = facts.graph
     carriers = reach([unit], graph.successors.__getitem__, lambda at: _moves(graph.units[at].node))
@@ -136,7 +136,7 @@ def needs(facts: Facts, options: Options) -> bool:
     """
     is_quick = _frees(facts, options) and bounding.is_quick(facts)
     declared = bool(options.ranges) and facts.old_opset is None
-    return declared or (is_quick and any(True for _ in tame_candidates(facts)))
+    return declared or (is_quick and any(True for _ in range_candidates(facts)))
 
 
 def _frees(facts: Facts, options: Options) -> bool:
@@ -146,12 +146,12 @@ def _frees(facts: Facts, options: Options) -> bool:
 
 def decided(facts: Facts, proven: Proven, options: Options) -> Facts:
     """Return the facts with the findings that follow from bounds."""
-    tame = prove_tame(facts, proven, options.half) if _frees(facts, options) else {}
+    freed = prove_in_range(facts, proven, options.half) if _frees(facts, options) else {}
     findings = dict(facts.findings)
     for unit, evidence in find_overflowing(facts, proven, options.half).items():
         if unit not in findings or evidence.authority.outranks(findings[unit].authority):
             findings[unit] = evidence
-    return replace(facts, findings=findings, freed={**facts.freed, **tame})
+    return replace(facts, findings=findings, freed={**facts.freed, **freed})
 
 
 def freed_by_samples(facts: Facts, observed: Seen, options: Options) -> Facts:
@@ -162,4 +162,4 @@ def freed_by_samples(facts: Facts, observed: Seen, options: Options) -> Facts:
 
 def count_denied(facts: Facts, halves: Sequence[bool], options: Options) -> int:
     """Count the units that may be float32 for their range alone, which samples may free."""
-    return sum(not halves[unit] for unit in tame_candidates(facts)) if _frees(facts, options) else 0
+    return sum(not halves[unit] for unit in range_candidates(facts)) if _frees(facts, options) else 0

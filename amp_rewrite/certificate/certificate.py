@@ -74,7 +74,8 @@ class Place:
 class Certificate:
     """The outcome of proving `rewritten` equal to `original` up to precision.
 
-    `nodes` counts the pairs of nodes that were proved equal, and `licences` the uses of each licence. Where
+    `nodes` counts the pairs of nodes that were proved equal, and `licences` the uses of each allowed
+    difference. Where
     the proof failed, `problem` gives the reason, and `place` the location.
 
     Examples:

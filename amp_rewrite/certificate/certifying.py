@@ -266,7 +266,7 @@ class Proving(Proof):
     def _one_to_one(self, a: Node, b: Node) -> None:
         for key, other in (((True, a.first), b.first), ((False, b.first), a.first)):
             if self._partner.setdefault(key, other) != other:
-                raise DifferentError("one of them stands for two, which need not give the same")
+                raise DifferentError("one node was merged from two, which may give different values")
         one, other = a.scope.repeated, b.scope.repeated
         around = None if one is None or other is None else (one.first, other.first)
         if one is not other and around not in self._repeated:

@@ -58,7 +58,7 @@ def bind(proof: Proof, form: ExchangeForm | float | str, right: int, bound: dict
         node = proof.made(right, form.operator)
         is_same = _contents(without_graphs(attributes_of(node))) == form.attributes
         if not is_same or len(node.inputs) != len(form.inputs):
-            raise DifferentError(f"the {form.operator} in the place of the node has other parameters")
+            raise DifferentError(f"the {form.operator} here has other parameters")
         for each, number in zip(form.inputs, node.inputs, strict=True):
             bind(proof, each, number, bound)
     else:

@@ -113,12 +113,12 @@ class Proof:
         """
         node = self.rewritten.makers[number]
         if node is None or node.operator != ("", operator) or node.count != 1:
-            raise DifferentError(f"no {operator} stands in the place of the node")
+            raise DifferentError(f"expected the operator {operator} here")
         is_plain = node.version >= _AS_NUMPY and not node.proto.attribute and len(node.inputs) == 2
         traits = find(*node.operator).traits
         broadcasts = traits & Trait.ELEMENTWISE and not traits & Trait.KEEPS_RANK
         if broadcasts and not is_plain:
-            raise DifferentError(f"the {operator} in the place of the node may broadcast otherwise")
+            raise DifferentError(f"the {operator} here may broadcast otherwise")
         return node
 
     def stored_number(self, number: int, expected: Array) -> None:

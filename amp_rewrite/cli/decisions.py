@@ -40,8 +40,8 @@ from amp_rewrite.running.inputs.feeds import Data
 
 _OBSERVED = "Ranges that --save observed=FILE wrote (.json): what left half's range stays float32."
 _SAMPLES = (
-    "Run the float32 model on these samples first, and keep in float32 what leaves half's range on them: "
-    ".npz files, directories of them, or ONNX test_data_set_* directories; or ranges that --save "
+    "Record value ranges by running the float32 model on these samples; what leaves half's range stays "
+    "float32: .npz files, directories of them, or ONNX test_data_set_* directories; or ranges that --save "
     "observed=FILE wrote (.json)."
 )
 _KERAS = (
@@ -61,8 +61,8 @@ VERIFY, REPAIR, ENGINE = "verify", "repair", "tensorrt"
 after a failed one, and for a result that TensorRT compiles.
 """
 _REQUIREMENTS = {
-    "half": "exit with code 1, after writing it, also if nothing in it is half",
-    VERIFY: "so also if it could not be compared, or on synthetic inputs alone and is too far off there",
+    "half": "exit with code 1, after writing it, if nothing in it is half",
+    VERIFY: "fail if the comparison could not run, or failed on synthetic inputs",
     ENGINE: "TensorRT compiles it, without a GPU; a result that it refuses is not written",
 }
 _REQUIRE_NEEDS = (

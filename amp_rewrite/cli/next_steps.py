@@ -79,7 +79,7 @@ def _explain(job: RewriteJob, result: Result[Any]) -> str:
     """
     report = result.report
     decided = job.asked.decided or bool(
-        report.observed or report.faint or report.sensitive or report.rescaled
+        report.observed or report.imprecise_outputs or report.sensitive or report.rescaled
     )
     if decided and not (report.changed and job.options.metadata):
         if (plan := job.files.saved("plan")) is None:

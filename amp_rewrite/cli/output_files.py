@@ -34,8 +34,8 @@ class ReportFlags(Record, title="Files", argument="files"):
     json_: Path | None = flag("--json FILE", "Write the report as JSON. - is standard output.", WRITTEN)
     force: bool = flag(
         "--force",
-        "Replace what amp-rewrite did not write: models, their weights, and files of another kind.",
-        short="Replace what amp-rewrite did not write.",
+        "Overwrite files that amp-rewrite did not create: models, their weights, and others.",
+        short="Overwrite files that amp-rewrite did not create.",
     )
 
 

@@ -207,7 +207,7 @@ def _beside(model: Path) -> tuple[Path, ...]:
     except FeedError as error:
         problem = brief(str(error))
         Console(stderr=True).print(
-            f"warning  {problem}; nobody named the file, and made-up inputs are used instead"
+            f"warning  {problem}; nobody named the file, and synthetic inputs are used instead"
         )
         return ()
     except ModelError:  # the command raises it again

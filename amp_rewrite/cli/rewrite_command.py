@@ -42,7 +42,7 @@ def rewrite(
     pattern need a folder: amp-rewrite models/*.onnx -o half.
 
     Exit code 1 when the result is not valid, or the verdict is FAIL or inconclusive, but for "inconclusive
-    on made-up inputs"; the result is still written. Exit code 2 for bad input.
+    on synthetic inputs"; the result is still written. Exit code 2 for bad input.
     """
     if printing.verbose:
         terminal.print_lines(printing.console, summary.versions())

@@ -130,7 +130,7 @@ def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) 
         terminal.print_lines(console, data_lines(Path(outcome.result.model)))
     terminal.print_lines(console, map(_engine_line, job.engines))
     _print_files(console, job.files)
-    verdict_ok = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_made_up else None
+    verdict_ok = verdict.ok if isinstance(verdict, Verdict) and not verdict.is_synthetic else None
     is_half = report.obstacle is None or report.obstacle.already
     valid = report.ok and (is_half or "half" not in job.asked.required)
     bad = isinstance(verdict, Verdict) and bool(reason)
@@ -138,7 +138,7 @@ def _print_result(job: RewriteJob, outcome: Outcome, coverage: Coverage | None) 
         Console(stderr=console.quiet).print(f"not compared with the original: {reason}")
     loud = Console(stderr=True) if bad and console.quiet else console
     if not loud.quiet:
-        is_open = isinstance(verdict, Verdict) and not verdict.is_made_up
+        is_open = isinstance(verdict, Verdict) and not verdict.is_synthetic
         is_bad = not valid or (job.required and not is_open)
         _print_conclusion(loud, job, outcome, reason, coverage, is_valid=not is_bad)
     terminal.print_hints(loud, next_steps.after(job, outcome, is_bad=bad))
@@ -268,7 +268,7 @@ def data_lines(model: Path) -> Iterator[SummaryLine]:
         yield SummaryLine("data", f"{some(files, _SHOWN)}: the weights, to be kept beside the model")
 
 
-_KEPT = ("matched", "observed", "tuned", "earlier", "faint", "warning", "BROKEN")
+_KEPT = ("matched", "observed", "tuned", "earlier", "outputs", "warning", "BROKEN")
 """The lines of a summary that apply to a model that was half already."""
 
 _SHOWN = 3

@@ -59,7 +59,7 @@ def train(
     else by dataflow. Anything ambiguous is an error that lists the candidates.
 
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
-    and on made-up inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
+    and on synthetic inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
     """
     console, to = printing.console, asked.policy or asked.options.half
     loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)

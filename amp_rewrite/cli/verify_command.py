@@ -73,4 +73,4 @@ def verify(
     if files.json_ is not None:
         writing.write_json(verdict_text.to_json(verdict), files.json_)
     refuse_failed(verdict)
-    exit_codes.fail_unless(verdict.ok or verdict.is_made_up)
+    exit_codes.fail_unless(verdict.ok or verdict.is_synthetic)

@@ -199,7 +199,7 @@ def find_islands(
         times = round(cost[part] / gain[part], 2) if gain[part] > 0 else None
         return Evidence(
             Authority.PREDICTION,
-            Reason.ISLAND,
+            Reason.UNPROFITABLE,
             subject=costs.device.name,
             number=times,
             nodes=nodes[part],

@@ -65,17 +65,17 @@ class Suggestion:
 class RootCause:
     """A reason for which nodes stay float32, and these nodes.
 
-    `roots` are the units of origin, all for one reason, and `held` those that stay float32 for it, one
-    for each node, the roots' own included; both by position in `decisions`. `node_share` is the held nodes'
-    share of all nodes that have float32, `flop_share` that of the arithmetic of the whole model, both from
-    0 to 1; the second is None where no arithmetic is known, and a share of what is known where `all_known`
-    is False. The arithmetic of nodes that are partly half does not count; `partly` of the held
-    nodes are.
+    `roots` are the units of origin, all for one reason, and `affected` those that stay float32 for it, one
+    for each node, the roots' own included; both by position in `decisions`. `node_share` is the share of the
+    affected nodes in all nodes that have float32, `flop_share` that of the arithmetic of the whole model,
+    both from 0 to 1; the second is None where no arithmetic is known, and a share of what is known where
+    `all_known` is False. The arithmetic of nodes that are partly half does not count; `partly` of the
+    affected nodes are.
     """
 
     decisions: Decisions
     roots: tuple[int, ...]
-    held: tuple[int, ...]
+    affected: tuple[int, ...]
     node_share: float
     flop_share: float | None
     partly: int = 0
@@ -96,7 +96,7 @@ class RootCause:
     @property
     def nodes(self) -> tuple[Hashable, ...]:
         """The nodes that stay float32 (see Decisions.nodes), in model order."""
-        return tuple(self.decisions.nodes[unit] for unit in self.held)
+        return tuple(self.decisions.nodes[unit] for unit in self.affected)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class RootCause:
         """Return the same as plain data."""
         root = self.first
         return {
-            "nodes": len(self.held),
+            "nodes": len(self.affected),
             "partly": self.partly,
             "node_share": self.node_share,
             "flop_share": self.flop_share,
@@ -122,7 +122,7 @@ class RootCause:
             "frees_flop_share": self.suggestion.flop_share,
             "no_flag": self.suggestion.why,
             "roots": list(self.root_places),
-            "held": [self.decisions.all[unit].place for unit in self.held],
+            "affected": [self.decisions.all[unit].place for unit in self.affected],
         }
 
 
@@ -147,7 +147,7 @@ def find(decisions: Decisions, flops: Flops | None = None) -> tuple[RootCause, .
         share = here / total if total and (here or unknown.isdisjoint(whole)) else None
         cause = RootCause(decisions, tuple(roots), tuple(units), len(units) / nodes, share)
         root_causes.append(replace(cause, partly=len(units) - len(whole), all_known=not unknown))
-    return tuple(sorted(root_causes, key=lambda cause: (-(cause.flop_share or 0), -len(cause.held))))
+    return tuple(sorted(root_causes, key=lambda cause: (-(cause.flop_share or 0), -len(cause.affected))))
 
 
 def _full_units(decisions: Decisions) -> list[int]:

@@ -50,13 +50,13 @@ def counted(report: Report, painting: Painting, before: Held) -> Report:
     earlier = {id(evidence) for evidence in before.values()}
     now = [entry.evidence for entry in painting.entries if id(entry.evidence) not in earlier]
     reasons = Counter(evidence.reason for evidence in now)
-    faint = (evidence for evidence in now if evidence.reason is Reason.FAINT_OUTPUT)
+    imprecise = (evidence for evidence in now if evidence.reason is Reason.IMPRECISE_OUTPUT)
     return replace(
         report,
         observed=reasons[Reason.OBSERVED_OVERFLOW],
         sensitive=reasons[Reason.SENSITIVE],
         earlier=len(painting.entries) - len(now),
-        faint={evidence.subject: evidence.number or 0.0 for evidence in faint},
+        imprecise_outputs={evidence.subject: evidence.number or 0.0 for evidence in imprecise},
     )
 
 
@@ -181,7 +181,7 @@ class Analysis:
         Examples:
             >>> from amp_rewrite import analyze
             >>> from amp_rewrite.demo import network
-            >>> [(cause.operators, len(cause.held)) for cause in analyze(network()).causes()]
+            >>> [(cause.operators, len(cause.affected)) for cause in analyze(network()).causes()]
             [(('Pow', 'ReduceMean', 'Add', 'Sqrt', 'Div'), 5), (('Softmax',), 1)]
         """
         root_causes = causes.find(self.decisions(), flops)
@@ -238,8 +238,8 @@ class Analysis:
         return self.replay.options if self.replay is not None else plan_files.options_of(self.options)
 
     def painted(self, options: Options, unpruned: Collection[int] = ()) -> Painting:
-        """Return the painting of the same model under other lists, pins, level and `follow`; `unpruned` units
-        may be half at any cost.
+        """Return the precision of each unit of the same model under other lists, pins, level and `follow`;
+        `unpruned` units may be half at any cost.
 
         Raises OptionError for a pin that matches no node, or that no schema allows.
 

@@ -60,7 +60,7 @@ def _because(decision: Decision, cause: str) -> str:
     rule, kind = decision.rule, decision.kind
     own = f"{in_words(decision.evidence)} ({authority_in_words(decision.evidence, kind)})"
     if rule is Rule.SETTLE:
-        relation = "tied to" if decision.precision is Colour.FULL else "a Cast takes the type beside it:"
+        relation = "tied to" if decision.precision is Colour.FULL else "a Cast has the type of its neighbour"
         return f"{relation} {cause or _GONE}"
     if rule is Rule.DENY and kind is not Kind.DENY:
         downstream = f"downstream of {cause or _GONE}, which is denied or suspect itself"
@@ -81,11 +81,11 @@ _OWN = {Rule.ALLOW: "allowed", Rule.UNPINNED: "half without the pins as well"}
 _ON_THE_WAY = {
     Rule.BETWEEN: "safe, and between allowed nodes; on the way to",
     Rule.LEAD: "safe, made of stored values, and on the way to",
-    Rule.FOLLOW: "safe, and goes on in half behind",
+    Rule.FOLLOW: "safe, and continues in half after",
     Rule.SPREAD: "no arithmetic; goes with its neighbour",
 }
 _LEFT = {
-    Kind.INFER: "safe in half, but not between nodes that gain from half: it would only add Casts",
+    Kind.INFER: "safe in half, but no neighbour benefits: it would only add Casts",
     Kind.CLEAR: "no arithmetic, and no neighbour in half",
 }
 
@@ -102,15 +102,15 @@ class Paragraph:
 
 def of_cause(cause: RootCause) -> Paragraph:
     """Return a cause of float32 in words."""
-    weight = plural(len(cause.held), "node")
+    weight = plural(len(cause.affected), "node")
     if cause.partly:
-        weight += " in part" if cause.partly == len(cause.held) else f" ({cause.partly:,} in part)"
+        weight += " in part" if cause.partly == len(cause.affected) else f" ({cause.partly:,} in part)"
     if cause.flop_share is not None:
         weight += f", {share(cause.flop_share)} of {_flops(cause)}"
     roots = cause.root_places
     more = len(roots) - 1
     others = f" and {more:,} more" if more else ""
-    downstream = "" if len(roots) == len(cause.held) else "downstream of "
+    downstream = "" if len(roots) == len(cause.affected) else "downstream of "
     reason = first_step(cause.decisions, cause.roots[0]).reason
     return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, remedy(cause))
 

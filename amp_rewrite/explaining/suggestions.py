@@ -154,12 +154,12 @@ def _without_trying(cause: RootCause) -> str:
     if root.rule in _PREDICTED:
         return _PREDICTED[root.rule]
     if root.evidence.authority is Authority.SCHEMA:
-        alone = root.kind is not Kind.DENY or len(cause.root_places) == len(cause.held)
+        alone = root.kind is not Kind.DENY or len(cause.root_places) == len(cause.affected)
         return f"nothing at this opset: {_later(root)}" if alone else ""  # those downstream might
     if root.rule is not Rule.LEFT or root.evidence.authority in OF_FINDINGS | _BY_USER:
         return ""
     if root.operator == "Cast":
-        return "nothing to gain: a Cast takes the type of its neighbours"
+        return "nothing to gain: a Cast has the type of its neighbours"
     return "nothing to gain: it takes the type of its neighbours" if root.kind is Kind.CLEAR else ""
 
 
@@ -220,7 +220,7 @@ class _Trials:
             newer = _beyond_schema(cause.roots[0], self._subject.graph, self._subject.options.half)
         if hopeless := newer or _without_trying(cause):
             return Suggestion(why=hopeless)
-        nodes = set(targets) or {self._subject.graph.units[unit].node for unit in cause.held}
+        nodes = set(targets) or {self._subject.graph.units[unit].node for unit in cause.affected}
         vain: dict[str, None] = {}
         for trial in self._of(cause):
             if not self._left and str(trial) not in self._known:

@@ -276,7 +276,7 @@ def warnings(target: Path, in_use: frozenset[Path]) -> tuple[str, ...]:
 def remove(replaced: Iterable[Path], in_use: frozenset[Path]) -> None:
     """Remove data files that a model had which is replaced by now.
 
-    Those stay that amp-rewrite did not write (SIGNATURE), that are `in_use`, or to which a model in the
+    Those stay that amp-rewrite did not create (SIGNATURE), that are `in_use`, or to which a model in the
     folder refers.
     """
     for file in replaced:
@@ -356,7 +356,7 @@ def _reason_to_stay(file: Path, in_use: frozenset[Path], replaced: Path | None =
         return "the input needs it"
     try:
         if not _is_signed(file):
-            return "amp-rewrite did not write it"
+            return "amp-rewrite did not create it"
         reader = _reader(file, replaced)
     except OSError as error:
         return f"it cannot be known whether others need it ({error.strerror or error})"

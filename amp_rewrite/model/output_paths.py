@@ -1,4 +1,4 @@
-"""Choice and validation of output paths; no file that amp-rewrite did not write is replaced unasked."""
+"""Choice and validation of output paths; no file that amp-rewrite did not create is replaced unasked."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def source_name(path: Path) -> str:
 
 
 def refuse_foreign(path: Path, kind: FileKind, *, force: object) -> None:
-    """Raise OptionError for a file at a path that amp-rewrite did not write, but with `force`."""
+    """Raise OptionError for a file at a path that amp-rewrite did not create, but with `force`."""
     if not arguments.flag("force", force) and (problem := foreign(path, kind)):
         raise OptionError(f"{path} {problem}", remedy="choose another place, or replace it with `force=True`")
 
 
 def foreign(path: Path, kind: FileKind) -> str:
-    """Return the reason why amp-rewrite did not write the file at a path; empty if it did, or has no file.
+    """Return the reason why amp-rewrite did not create the file at a path; empty if it did, or has no file.
 
     A model has our metadata; a report is a text that begins as those of amp-rewrite do.
     """
@@ -114,7 +114,7 @@ def foreign(path: Path, kind: FileKind) -> str:
     if model is None:
         return "is not a model"
     is_ours = any(entry.key in (WRITTEN, DECISIONS) for entry in model.metadata_props)
-    return "" if is_ours else "is a model that amp-rewrite did not write"
+    return "" if is_ours else "is a model that amp-rewrite did not create"
 
 
 def is_result_of(source: Path, path: Path) -> bool:

@@ -45,7 +45,7 @@ class Half:
         return self.largest / 2
 
     @property
-    def faint(self) -> float:
+    def imprecise_below(self) -> float:
         """The magnitude up to which half has 64 steps at most: smaller numbers lose several percent."""
         return 64 * self.smallest
 

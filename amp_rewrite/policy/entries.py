@@ -17,8 +17,8 @@ class Kind(enum.Enum):
 
     ALLOW: faster in half, and safe. INFER: safe in half unless it is fed by something dangerous.
     CLEAR: no significant arithmetic; follows its neighbours. DENY: dangerous in half, and its
-    consumers are suspect too. FIXED: stays float32 for a reason of its own; stops the paint, but
-    does not propagate. An operator on no list is FIXED.
+    consumers are suspect too. FIXED: stays float32 for a reason of its own; half does not
+    spread through it, and its consumers are not suspect. An operator on no list is FIXED.
     """
 
     ALLOW = "allow"

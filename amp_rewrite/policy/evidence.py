@@ -75,7 +75,7 @@ class Reason(enum.Enum):
         return member
 
     # the schema
-    UNKNOWN_OPERATOR = "unknown operator", "the operator, or a part of it, is unknown here"
+    UNKNOWN_OPERATOR = "unknown operator", "unknown operator (or one in its body)"
     NO_HALF_TYPE = "no half type", "the schema has no {half} here"
     KEEPS_TYPE = "keeps its type", "{text}"
     OPSET_WITHOUT_HALF = "opset without half", "{half} needs opset {limit}, and the model has {number}"
@@ -99,15 +99,18 @@ class Reason(enum.Enum):
     ROUNDED = "rounded", "{number:.3g} in {value} becomes {limit:.3g} in {half}{more}"
     ABSORPTION = (
         "absorption",
-        "{number:.6g} in {value} absorbs what it is added to: {half} has steps of {limit:g} there",
+        "adding {number:.6g} ({value}) loses small values: {half} is spaced by {limit:g} there",
     )
-    INTEGER = "integer", "it carries positions or other whole numbers, and {half} is exact to {limit} only"
+    INTEGER = (
+        "integer",
+        "holds integers (such as positions), which {half} represents exactly only up to {limit}",
+    )
     TO_ANGLE = (
         "to an angle",
         "angle of a Sin or Cos from inputs of the model: half would lose fractions of a turn",
     )
-    SPECTRUM = "spectrum", "logarithm of a spectrum of inputs of the model: half would lose what is faint"
-    ACCUMULATED = "accumulated", "it is added up step by step, and half would round it in every step"
+    SPECTRUM = "spectrum", "logarithm of a spectrum of inputs of the model: half would lose small magnitudes"
+    ACCUMULATED = "accumulated", "a running sum: half precision would round it at every step"
     QUANTISED_REGION = (
         "quantised region",
         "works on quantised data, between DequantizeLinear and QuantizeLinear",
@@ -120,8 +123,8 @@ class Reason(enum.Enum):
         "sensitive",
         "rounding it adds about {number:.2g} to the error of the outputs, which may be {limit:.2g}",
     )
-    FAINT_OUTPUT = (
-        "faint output",
+    IMPRECISE_OUTPUT = (
+        "imprecise output",
         (
             "it makes output {value}, whose rounding to {half} alone makes a relative error of "
             "{number:.1e}, above {limit:.1e}"
@@ -131,9 +134,9 @@ class Reason(enum.Enum):
         "declared overflow",
         "{value} is declared to reach {number:.6g}, and {half} ends at {limit:.6g}",
     )
-    PROVEN_TAME = (
-        "proven tame",
-        "{value} is proven to be at most {number:.4g}, where {half} bears {limit:.4g}",
+    PROVEN_IN_RANGE = (
+        "proven in range",
+        "{value} is proven to be at most {number:.4g}; {half} is safe up to {limit:.4g}",
     )
     OBSERVED_IN_RANGE = (
         "observed in range",
@@ -147,13 +150,22 @@ class Reason(enum.Enum):
     )
     NO_KERNEL = "no kernel", "{subject} has no {half} kernel{more}"
     WRITTEN_OUT = "written out", "part of a written-out {subject}, whose kernels compute this in float32"
-    LONG_SUM = "long sum", "{subject} adds up {more} in {half}, which has the precision for {limit:.0f}"
-    CAST = "cast", "a Cast takes the types that are beside it"
+    LONG_SUM = "long sum", "{subject} accumulates {more} in {half}; more than {limit:.0f} lose accuracy"
+    CAST = "cast", "a Cast has the types of its neighbours"
     NOT_LISTED = "not listed", "the operator is on no list of {subject}"
     LISTED = "listed", "{text}"
     # predicted times
-    ISLAND = "island", "an island of {part}, predicted to cost {price} on {subject}"
-    GATED = "gated", "the gate: {half} is predicted to be {number:.3g} times as fast as float32 on {subject}"
+    UNPROFITABLE = (
+        "unprofitable region",
+        "an unprofitable region of {part}, predicted to cost {price} on {subject}",
+    )
+    GATED = (
+        "gated",
+        (
+            "below the minimum speed-up: {half} is predicted to be {number:.3g} times as fast as float32 on "
+            "{subject}"
+        ),
+    )
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):

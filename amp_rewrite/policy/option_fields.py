@@ -218,7 +218,7 @@ _KINDS = {
     "allow": "it becomes half",
     "infer": "half between half nodes, unless its inputs come from a denied one",
     "clear": "it does no arithmetic, and takes the type of its neighbours",
-    "deny": "it stays float32, and so do nodes that its results make doubtful",
+    "deny": "it stays float32, and so do nodes that depend on its result",
 }
 _LIST = (
     "Operator lists: a shipped one (default, bfloat16, tensorflow), a YAML file, or an operator to put on a "
@@ -392,7 +392,7 @@ DECLARED: Mapping[str, Declared] = {
             _texts(
                 "--range",
                 "NAME=LO:HI",
-                "The smallest and the largest value of an input, from which all bounds follow.",
+                "The range of an input; the ranges of all other values are derived from it.",
                 rare=True,
             ),
         ),

@@ -77,7 +77,9 @@ def decided(
         "limits": [math.log2(limit) for limit in (half.smallest, half.largest)],
         "normal": math.log2(half.smallest * half.integers / 2),
         "facts": list(_facts(model, options)),
-        "causes": [{**records.plain(sentences.of_cause(cause)), "held": cause.held} for cause in causes],
+        "causes": [
+            {**records.plain(sentences.of_cause(cause)), "affected": cause.affected} for cause in causes
+        ],
         "reasons": list(_reasons(decisions, ranges)),
         "stored": sorted(graph_data.binades(constants.find(model).values()).items()),
         **graph_data.of(model.graph, flop_count, decisions, analysis),

@@ -96,10 +96,10 @@ def _run_lines(report: Report) -> Iterator[SummaryLine]:
     ):
         if count:
             yield SummaryLine(name, f"{plural(count, 'part')} in float32 {why}")
-    for output, cost in report.faint.items():
+    for output, cost in report.imprecise_outputs.items():
         end = f"the last products before '{output}' stay float32"
         rounding = f"rounding that output alone to {report.half} makes a relative error of {cost:.1e}"
-        yield SummaryLine("faint", f"{end}: {rounding}")
+        yield SummaryLine("outputs", f"{end}: {rounding}")
 
 
 def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:

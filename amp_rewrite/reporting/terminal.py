@@ -170,17 +170,13 @@ def _style(output: Output) -> str:
 
 
 def _suspects(blame: Blame) -> Iterator[str]:
-    """Yield the node to look at: the first that loses values, else that which adds most error; and the first
-    that chooses otherwise.
+    """Yield the node to look at: the first that loses values, else the one that adds most error; and the
+    first that selects otherwise.
     """
-    if (worst := blame.worst) is not None:
-        first = f"first to produce {_errors(worst)}"
-        subject = (
-            f"{_node(worst)}{_input_range(worst)}: {first}"
-            if worst.non_finite
-            else f"{_node(worst)}: {_errors(worst)}"
-        )
-        yield f"look at {subject}"
+    if (worst := blame.worst) is not None and worst.non_finite:
+        yield f"first non-finite values: {_node(worst)} ({worst.non_finite:,}{_input_range(worst)})"
+    elif worst is not None:
+        yield f"look at {_node(worst)}: {_errors(worst)}"
     if blame.choice is not None:
         yield f"first to select otherwise: {verdict_text.selection(blame.choice)}"
 
@@ -200,7 +196,7 @@ def _input_range(error: NodeError) -> str:
     """Return the range of the node's finite inputs, where it was recorded."""
     if error.low is None or error.high is None:
         return ""
-    return f", whose inputs range from {error.low:.3g} to {error.high:.3g}"
+    return f"; its inputs are in {error.low:.3g}..{error.high:.3g}"
 
 
 def _node(error: NodeError) -> str:

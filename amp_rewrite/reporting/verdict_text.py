@@ -41,9 +41,9 @@ def in_short(verdict: Verdict) -> str:
     if verdict.ok:
         other = "; it would fail on other inputs (see below)" if any(warnings(verdict)) else ""
         return f"PASS: verified against the original{other}"
-    if verdict.is_made_up:
+    if verdict.is_synthetic:
         why = "too far from the original" if _is_too_far(verdict) else "nothing is proved"
-        return f"inconclusive: {why}, on made-up inputs"
+        return f"inconclusive: {why}, on synthetic inputs"
     if verdict.signature:
         return "FAIL: not compared with the original"
     return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"
@@ -51,7 +51,7 @@ def in_short(verdict: Verdict) -> str:
 
 def _is_too_far(verdict: Verdict) -> bool:
     """Return whether outputs violate bounds on synthetic inputs, which the last of the reasons says."""
-    return verdict.is_made_up and verdict.unproven[-1].startswith("inconclusive ")
+    return verdict.is_synthetic and verdict.unproven[-1].startswith("inconclusive ")
 
 
 SHORT_COLUMNS = ("output", "error", "limit", "verdict")
@@ -104,7 +104,7 @@ def largest(verdict: Verdict, *, is_brief: bool = False) -> str:
     if worst is None:
         return ""
     source, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
-    inputs = f"made-up images in {source.images.value}" if source.images else f"made-up inputs{steps}"
+    inputs = f"synthetic images in {source.images.value}" if source.images else f"synthetic inputs{steps}"
     inputs = f"{inputs}, {source.change}" if source.change else inputs
     if not source.is_synthetic:
         names = some([PurePath(path).name for path in source.paths], _NAMED)
@@ -185,14 +185,14 @@ def warnings(verdict: Verdict) -> Iterator[str]:
 
 
 def details(verdict: Verdict) -> Iterator[str]:
-    """Yield outputs that pass as faint, comparisons on images of another range that pass as well, and the
-    relative L2 error of each of several samples.
+    """Yield outputs that pass for being small, comparisons on images of another range that pass as well, and
+    the relative L2 error of each of several samples.
     """
-    yield from (_faint(output) for output in verdict.outputs if _passes_as_faint(output))
+    yield from (_small(output) for output in verdict.outputs if _passes_as_small(output))
     for other in verdict.not_judged:
         if other.ok:
             noise = f", that of float32 itself {other.noise:.1e}" if other.noise is not None else ""
-            yield f"on made-up images in {other.images} the error is {other.error:.1e}{noise}"
+            yield f"on synthetic images in {other.images} the error is {other.error:.1e}{noise}"
     errors = verdict.relative_l2_by_sample
     if verdict.samples < 2 or verdict.steps > 1:
         return
@@ -213,15 +213,15 @@ def _worst_step(steps: int, errors: Sequence[float | None]) -> str:
     return f"relative L2, worst output: {where}, {_number(last)} in the last"
 
 
-def _passes_as_faint(output: Output) -> bool:
+def _passes_as_small(output: Output) -> bool:
     """Return whether an output exceeds the default bound, and passes only by comparison with SMALLEST."""
     is_off = output.metrics.relative_l2 > (Tolerances().error or 0.0)
     passes = not (output.broken or output.is_undecided) and output.error is not None
     return is_off and passes and 0 < output.metrics.scale < SMALLEST
 
 
-def _faint(output: Output) -> str:
-    size = f"its values (RMS {output.metrics.scale:.1e}) are fainter than float16's normal numbers"
+def _small(output: Output) -> str:
+    size = f"its values (RMS {output.metrics.scale:.1e}) are smaller than float16's normal numbers"
     strict = f"--tolerance relative_l2={Tolerances().error} judges by the relative L2"
     return f"{output.name} passes because {size}; {strict}"
 

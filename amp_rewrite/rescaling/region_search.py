@@ -100,7 +100,7 @@ def improve(prepared: Prepared, choice: Choice, choose: Chooser, options: Option
 
 
 def _demand(choice: Choice, options: Options) -> Demand | None:
-    """Return what calls for other magnitudes; None where no unit is float32 for its range, or faint."""
+    """Return what calls for other magnitudes; None where no unit is float32 for its range, or small."""
     facts = choice.facts
     findings = {u: each for u, each in facts.findings.items() if each.reason is not Reason.OBSERVED_OVERFLOW}
     is_faint = any(each.is_faint(options.half) for each in choice.observed.values())
@@ -126,9 +126,11 @@ def _demand_between(choice: Choice, blind: Painting) -> Demand:
         if binades(most) > 0 and value not in saturated
     }
     weights = {value: fits[value].magnitude for unit in blocked for value in _values(unit) if value in fits}
-    faint = {value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.faint}
-    flushed = faint.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
-    return Demand({**faint, **beyond}, largest, flushed)
+    small = {
+        value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.imprecise_below
+    }
+    flushed = small.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
+    return Demand({**small, **beyond}, largest, flushed)
 
 
 def _pays(after: Priced, before: Priced, *, is_needed: bool) -> bool:

@@ -13,7 +13,7 @@ from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError
 from amp_rewrite.model import inlining, states
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.numerics.half import HALF_TYPES
+from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority
@@ -84,4 +84,5 @@ def _widen_others(source: ModelSource, model: ir.Model, options: Options) -> Ite
         borders = states.borders(model.graph, element_types.infer(model))
         kept_io = None if options.io is IOTypes.KEEP else borders.names - states.half_names(borders, options)
         widened_model.widen(model, others, kept_io=kept_io)
-        yield f"the model was half before: {options.half.name} rounds what another type has rounded"
+        other = next(name for name in BY_NAME if name != options.half.name)
+        yield f"the model was already in {other}: its values are rounded a second time"

@@ -80,7 +80,7 @@ class Report:
     kept in float32 because of observed values, `sensitive` those whose rounding adds too much to the error of
     the outputs, `earlier` those that an earlier rewrite of the model kept for either, `freed` those that are
     half because bounds prove that they fit into it, against the list, and `denied` those that are float32 for
-    their range alone; `faint` are the outputs whose
+    their range alone; `imprecise_outputs` are the outputs whose
     last products are float32, each with the error that rounding it alone makes, and `matched` counts the
     nodes that match each pin, and each operator moved to another list.
     `certificate` proves the result, or says why the model is not even proved equal to itself; None where
@@ -110,7 +110,7 @@ class Report:
     observed: int = 0
     sensitive: int = 0
     earlier: int = 0
-    faint: dict[str, float] = field(default_factory=dict[str, float])
+    imprecise_outputs: dict[str, float] = field(default_factory=dict[str, float])
     freed: int = 0
     denied: int = 0
     ranges: RangeCounts | None = None

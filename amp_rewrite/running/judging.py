@@ -240,7 +240,7 @@ weather in kelvin (278 +- 21). Of 91 real models 7 fail in one; at 1,000 times a
 32,768 times of samples of 16 bits 25.
 """
 
-FAINTER = Stress("100 times as faint", factor=0.01)
+SMALLER = Stress("100 times as small", factor=0.01)
 """A smaller copy, for inputs on which half overflows: of images normalised by 255 twice, say."""
 
 

@@ -34,7 +34,7 @@ class Output:
     `error` is that of the tolerances: the RMS of the difference over the `spread` of the output
     (metrics.spread); if channels are normalised separately, of the worst one, `channel`; infinite if more
     values are lost (infinite or NaN) than the bounds allow. `floor` is the error
-    from rounding this output alone, relative to its spread even if faint; infinite if a value overflows half.
+    from rounding this output alone, relative to its spread even if small; infinite if a value overflows half.
     `noise` is float32's own error: of the original without onnxruntime's optimisation, on the first sample.
     None if not applicable or not measured. `by_sample` is the relative L2 error of each step of each sample,
     None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
@@ -118,16 +118,16 @@ class Verdict:
     devices, `samples` is the number of samples, of `steps` each, `inputs` their source; `blame` is None
     unless requested.
     `warnings` are about outputs with a wrong declared shape in both models; these are compared all the same.
-    `metrics` are user-defined. `witness` is the device of the rewritten model: on the CPU half is emulated.
+    `metrics` are user-defined. `device` is that of the rewritten model: on the CPU half is emulated.
     `not_judged` are comparisons on images of other ranges, on which float32 is less accurate itself.
     `tried` are trials of options that might mend a failed comparison, in order.
     `misfits` are the inputs and outputs for which half is insufficient: rounding one alone fails the
     comparison. `changing` are the outputs that differ between two runs of the original; these are not
-    compared. `is_made_up` holds if synthetic inputs decide nothing: outputs violate bounds, or prove nothing.
+    compared. `is_synthetic`: synthetic inputs decide nothing, as outputs violate bounds or prove nothing.
     `stressed` are changes of synthetic inputs, such as a larger scale, that would turn a pass into a failure.
     `choices` are nodes that select otherwise in the result, between close scores: the outputs behind them are
     compared with the selections of the original.
-    `fainter` is the verdict on fainter synthetic inputs where that passes and this one loses values.
+    `smaller` is the verdict on smaller synthetic inputs where that passes and this one loses values.
 
     A verdict without evidence does not pass. A value is comparable if it is finite in the original, or not
     float. `unproven` lists, in words, where evidence is missing:
@@ -163,14 +163,14 @@ class Verdict:
     metrics: tuple[Measured, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     tried: tuple[Tried, ...] = ()
-    witness: Device = Device.CPU
+    device: Device = Device.CPU
     failed_run: str = ""
     misfits: tuple[HalvedPort, ...] = ()
     changing: tuple[str, ...] = ()
-    is_made_up: bool = False
+    is_synthetic: bool = False
     stressed: tuple[FailedStress, ...] = ()
     choices: tuple[OtherSelection, ...] = ()
-    fainter: Verdict | None = None
+    smaller: Verdict | None = None
 
     def __repr__(self) -> str:
         """Return a line: the verdict with the worst error or the first fault, the samples and the devices."""
@@ -208,14 +208,14 @@ class Verdict:
         is_judged = self.ok or self.is_far or bool(self.signature or self.changing)
         return not is_judged and not any(metric.fault for metric in self.metrics)
 
-    def on_made_up_inputs(self) -> Verdict:
+    def on_synthetic_inputs(self) -> Verdict:
         """Return the verdict with bound violations on synthetic inputs as undecided outputs.
 
         Examples:
             >>> from amp_rewrite import verify
             >>> from amp_rewrite.demo import feeds, network
-            >>> verify(network(), network(seed=1), feeds()).on_made_up_inputs().unproven[-1]
-            'inconclusive on made-up inputs (5.2e-01, limit 1e-02): give `samples`'
+            >>> verify(network(), network(seed=1), feeds()).on_synthetic_inputs().unproven[-1]
+            'inconclusive on synthetic inputs (5.2e-01, limit 1e-02): give `samples`'
         """
         broken = max((output for output in self.outputs if output.broken), key=lambda each: each.error or 0.0)
         outputs = tuple(
@@ -225,8 +225,8 @@ class Verdict:
         what = broken.broken[0]
         if what.startswith("error ") and broken.error is not None and broken.limit is not None:
             what = f"{broken.error:.1e}, limit {shortest(broken.limit)}"
-        question = f"inconclusive on made-up inputs ({what}): give `samples`"
-        return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_made_up=True)
+        question = f"inconclusive on synthetic inputs ({what}): give `samples`"
+        return replace(self, outputs=outputs, unproven=(*self.unproven, question), is_synthetic=True)
 
     def undecided(self, why: Mapping[str, str]) -> Verdict:
         """Return the verdict without judgement on these outputs, for reasons that `unproven` then lists.
@@ -275,10 +275,10 @@ class Verdict:
             True
         """
         status = {"ok": self.ok, "verified": self.ok, "not_verified": "; ".join(self.faults) or None}
-        own = {"inputs": self.inputs.to_json(), "witness": self.witness.value}
+        own = {"inputs": self.inputs.to_json(), "device": self.device.value}
         stressed = tuple(replace(failed, feeds=None) for failed in self.stressed)
-        fields = asdict(replace(self, fainter=None, stressed=stressed))
-        del fields["fainter"]
+        fields = asdict(replace(self, smaller=None, stressed=stressed))
+        del fields["smaller"]
         for failed in fields["stressed"]:
             del failed["feeds"]
         return writing.plain(fields | own | status)

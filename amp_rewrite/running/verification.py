@@ -36,7 +36,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
 from amp_rewrite.running.instrumented_model import InstrumentedModel
 from amp_rewrite.running.judging import (
-    FAINTER,
+    SMALLER,
     ComparedModels,
     Undecided,
     change_sample,
@@ -65,7 +65,9 @@ def judge(blank: Verdict, pair: ComparedModels, trials: Sequence[Trial]) -> Verd
     verdict = _best_conditioned([_completed(each, pair) for each in judged])
     if not (verdict.ok and pair.half):
         is_open = verdict.is_open and verdict.inputs.is_synthetic
-        return replace(verdict, is_made_up=is_open, fainter=_on_fainter_inputs(blank, pair, trials[0], first))
+        return replace(
+            verdict, is_synthetic=is_open, smaller=_on_smaller_inputs(blank, pair, trials[0], first)
+        )
     sample = next(each.first.feeds for each in judged if each.verdict.inputs == verdict.inputs)
     stressed = (
         *find_failed_stresses(pair, sample, trials[0].free),
@@ -74,19 +76,19 @@ def judge(blank: Verdict, pair: ComparedModels, trials: Sequence[Trial]) -> Verd
     return replace(verdict, stressed=stressed)
 
 
-def _on_fainter_inputs(blank: Verdict, pair: ComparedModels, trial: Trial, judged: _Judged) -> Verdict | None:
-    """Return the verdict on a fainter copy of synthetic inputs, if half loses values and the copy passes."""
+def _on_smaller_inputs(blank: Verdict, pair: ComparedModels, trial: Trial, judged: _Judged) -> Verdict | None:
+    """Return the verdict on a smaller copy of synthetic inputs, if half loses values and the copy passes."""
     names = trial.free | trial.images
     if not (names and any(output.metrics.non_finite for output in judged.verdict.outputs)):
         return None
-    change = FAINTER
+    change = SMALLER
     source = replace(trial.source, change=change.change)
     sample = change_sample(judged.first.feeds, change, names)
     try:
         verdict = _judge(replace(blank, inputs=source), pair, Trial((sample,), source)).verdict
     except (AmpRewriteError, RewrittenRunError):
         return None
-    lost = FailedStress("100 times as loud as these", judged.verdict.error, loses_values=True)
+    lost = FailedStress("100 times as large as these", judged.verdict.error, loses_values=True)
     return replace(verdict, stressed=(lost,)) if verdict.ok else None
 
 
@@ -341,7 +343,7 @@ def verify_trials(
     with emulation.reference(models[0], where, libraries) as reference:
         float32, before = reference.model, reference.session
         source = trials[0].source if before.get_inputs() else FROM_CALLER
-        blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source, witness=where)
+        blank = Verdict(outputs=(), signature=(), how=_HOW[where], samples=0, inputs=source, device=where)
         try:
             on_step("opening the result (2 of 3)")
             with emulated(models[1], where, late=True) as runnable:

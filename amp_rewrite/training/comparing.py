@@ -190,7 +190,7 @@ def compare(original: Path, result: Path, job: TrainJob, data: Data) -> StepComp
         after = _run(sessions.open_session(substitute, device), step, batches, start)
         steps = tuple(_compared(step, batches[0], *pair) for pair in zip(before, after, strict=True))
     files = ", ".join(path.name for path in data.paths)
-    inputs = f"{files}, and made-up inputs beside it" if files else f"made-up inputs (seed {data.seed})"
+    inputs = f"{files}, and synthetic inputs beside it" if files else f"synthetic inputs (seed {data.seed})"
     return StepComparison(steps, half.name, BOUNDS[half.name], inputs, scaled)
 
 
@@ -314,10 +314,10 @@ def _change_in_a_skipped_step(step: ScaledStep, after: Any, feeds: Arrays) -> st
 def _batches(original: Path, step: ScaledStep, data: Data) -> Iterator[Arrays]:
     """Yield the inputs of each step, states included; the samples of `data` are reused in turn."""
     sizes = feeds.given_sizes(original, data)
-    made_up = feeds.feeds(original, Data(dims=sizes.dims, seed=data.seed, samples=STEPS))
+    synthetic = feeds.feeds(original, Data(dims=sizes.dims, seed=data.seed, samples=STEPS))
     samples = list(feeds.partial_feeds(original, data)) or [{}]
     as_trained = _as_trained(loading.load(original).model, step)
-    for index, sample in enumerate(made_up):
+    for index, sample in enumerate(synthetic):
         arrays = {name: as_trained(name, np.asarray(array)) for name, array in sample.items()}
         yield {**arrays, **samples[index % len(samples)]}
 

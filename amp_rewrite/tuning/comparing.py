@@ -137,7 +137,7 @@ class Judging:
             result,
             first,
             effects=by_node,
-            device=verdict.witness,
+            device=verdict.device,
             libraries=self.libraries,
             is_advised=is_ranked,
         )

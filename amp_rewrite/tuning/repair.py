@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.outputs import Faint, faint_limit
+from amp_rewrite.analysis.outputs import ImpreciseOutputs, imprecision_limit
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.errors import AmpRewriteError, CertificateError, ModelError
@@ -34,7 +34,7 @@ Verification = Verdict | AmpRewriteError | None
 """A verdict, or the error that prevented one; None if none was requested."""
 
 LEAST = 0.9
-"""The share of the predicted speed, and of the FLOPs in half, that a repair leaves on made-up inputs."""
+"""The share of the predicted speed, and of the FLOPs in half, that a repair leaves on synthetic inputs."""
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -50,7 +50,7 @@ class Settings:
 
     options: Options
     seen: Seen = field(default_factory=_nothing)
-    faint: Faint = field(default_factory=_nothing)
+    imprecise_outputs: ImpreciseOutputs = field(default_factory=_nothing)
     plan: SavedPlan | None = None
     search: Tuned | None = None
 
@@ -62,14 +62,14 @@ class Settings:
         half, may_free = self.options.half, isinstance(self.seen, Observed) and not self.seen.is_synthetic
         ranges = self.seen.items()
         outside = frozenset(name for name, each in ranges if each.is_beyond(half) or each.is_faint(half))
-        return self.options, may_free, outside, self.faint, self.plan
+        return self.options, may_free, outside, self.imprecise_outputs, self.plan
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A result, its verification, and its settings; `is_made_up` if it was compared on synthetic inputs, and
-    the user requested no search on these. `first` is the outcome before all repairs; None without a repair.
-    With `is_skipped` no comparison was requested.
+    """A result, its verification, and its settings; `is_synthetic` if it was compared on synthetic inputs,
+    and the user requested no search on these. `first` is the outcome before all repairs; None without a
+    repair. With `is_skipped` no comparison was requested.
 
     Examples:
         >>> from amp_rewrite import convert
@@ -81,7 +81,7 @@ class Outcome:
     result: Result[Any]
     verification: Verification
     settings: Settings
-    is_made_up: bool = False
+    is_synthetic: bool = False
     first: Outcome | None = None
     is_skipped: bool = False
 
@@ -246,7 +246,7 @@ def repair(work: Work, options: Options, prior_ranges: Seen | None = None) -> Ou
     first = _make(work, Settings(options, prior_ranges or {}))
     if not work.repairs or options.level is Level.UNSAFE_FORCE_ALL or first.has_misfits:
         return first
-    half_flops = work.half_flops(first.result) if _fainter(first) else 0
+    half_flops = work.half_flops(first.result) if _smaller(first) else 0
     best = _insured(work, _cheapest(work, first, _best(work, first), half_flops))
     is_repaired = best.settings.decisive != first.settings.decisive
     return _judged_by_its_inputs(replace(best, first=first) if is_repaired else best)
@@ -266,8 +266,8 @@ def _best(work: Work, first: Outcome) -> Outcome:
         if settings.decisive == best.settings.decisive:
             best = replace(best, settings=settings)
             continue
-        has_price = best.is_made_up and not (attempt.is_range or best.loses_values)
-        if best.is_made_up and half_flops is None:
+        has_price = best.is_synthetic and not (attempt.is_range or best.loses_values)
+        if best.is_synthetic and half_flops is None:
             half_flops = work.half_flops(best.result)  # before the next result overwrites its file
         try:
             latest = _make(work, settings, best)
@@ -286,22 +286,22 @@ def _best(work: Work, first: Outcome) -> Outcome:
     return replace(best, result=replace(best.result, report=report))
 
 
-def _fainter(first: Outcome) -> Verdict | None:
-    """Return the verdict on fainter inputs that passes, of an outcome that loses values on synthetic ones."""
-    return first.verdict.fainter if first.verdict is not None and first.is_made_up else None
+def _smaller(first: Outcome) -> Verdict | None:
+    """Return the verdict on smaller inputs that passes, of an outcome that loses values on synthetic ones."""
+    return first.verdict.smaller if first.verdict is not None and first.is_synthetic else None
 
 
 def _cheapest(work: Work, first: Outcome, best: Outcome, half_flops: int) -> Outcome:
-    """Return the best outcome, or the first with its verdict on fainter inputs where a repair is dear or in
+    """Return the best outcome, or the first with its verdict on smaller inputs where a repair is dear or in
     vain: synthetic inputs may be larger than those of the user.
     """
-    fainter = _fainter(first)
-    if fainter is None or not (best.is_far or _is_dear(work, first, best, half_flops)):
+    smaller = _smaller(first)
+    if smaller is None or not (best.is_far or _is_dear(work, first, best, half_flops)):
         return best
     result = (
         first.result if best.settings.decisive == first.settings.decisive else work.rewrite(first.settings)
     )
-    return replace(first, result=result, verification=fainter)
+    return replace(first, result=result, verification=smaller)
 
 
 def _insured(work: Work, outcome: Outcome) -> Outcome:
@@ -310,7 +310,7 @@ def _insured(work: Work, outcome: Outcome) -> Outcome:
     All copies on which the outcome fails are tried together, then each alone.
     """
     verdict = outcome.verdict
-    if not (outcome.is_made_up and verdict is not None and outcome.passes):
+    if not (outcome.is_synthetic and verdict is not None and outcome.passes):
         return outcome
     copies = [failed.feeds for failed in verdict.stressed if failed.feeds is not None]
     half_flops = work.half_flops(outcome.result) if copies else 0
@@ -371,11 +371,11 @@ def _saves_time(outcome: Outcome) -> bool:
 def _judged_by_its_inputs(outcome: Outcome) -> Outcome:
     """Return the outcome; on synthetic inputs an error of any size is undecided, not a failure."""
     verdict = outcome.verdict
-    if not (verdict is not None and outcome.is_repairable and outcome.is_made_up):
+    if not (verdict is not None and outcome.is_repairable and outcome.is_synthetic):
         return outcome
     if outcome.loses_values or any(metric.fault for metric in verdict.metrics):
         return outcome
-    return replace(outcome, verification=verdict.on_made_up_inputs())
+    return replace(outcome, verification=verdict.on_synthetic_inputs())
 
 
 # ---- the attempts
@@ -430,15 +430,15 @@ def _float32_outputs(_: Work, outcome: Outcome) -> Settings | None:
     """Return settings with float32 outputs where rounding the output dominates an error above the limit."""
     if outcome.verdict is None:
         return None
-    limit = faint_limit(outcome.settings.options.half)
+    limit = imprecision_limit(outcome.settings.options.half)
     outputs = (output for output in outcome.verdict.outputs if output.floor and _is_rounded(output))
-    faint = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
-    return replace(outcome.settings, faint=faint) if faint else None
+    imprecise = {output.name: output.floor for output in outputs if limit < (output.floor or 0) < math.inf}
+    return replace(outcome.settings, imprecise_outputs=imprecise) if imprecise else None
 
 
 def _is_rounded(output: Output) -> bool:
     """Whether rounding the output accounts for most of its error."""
-    by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however faint
+    by_spread = max(1.0, SMALLEST / output.spread) if output.spread else 1.0  # however small
     return (output.floor or 0.0) <= 2 * (output.error or 0.0) * by_spread
 
 
@@ -448,7 +448,7 @@ def _brings_outputs_nearer(before: Outcome, after: Outcome) -> bool:
     if old is None or new is None or old.ok > new.ok:
         return False
     was, now = ({output.name: output.error or 0.0 for output in each.outputs} for each in (old, new))
-    shares = [now.get(name, math.inf) / was[name] for name in after.settings.faint]
+    shares = [now.get(name, math.inf) / was[name] for name in after.settings.imprecise_outputs]
     return max(shares) <= 1 and min(shares) <= 1 / 2
 
 
@@ -459,14 +459,14 @@ def _searched_plan(work: Work, outcome: Outcome) -> Settings | None:
         return None
     assert outcome.verdict is not None, "a verdict failed"
     is_nearer = bool(search.half) and search.verdict.error < outcome.verdict.error
-    may_fail = outcome.loses_values or not outcome.is_made_up
+    may_fail = outcome.loses_values or not outcome.is_synthetic
     if search.is_met or (is_nearer and may_fail):
         return Settings(outcome.settings.options, plan=search.plan, search=search)
     return replace(outcome.settings, search=search)
 
 
-def _passes_where_made_up(before: Outcome, after: Outcome) -> bool:
-    return after.passes or before.loses_values or not before.is_made_up
+def _passes_where_synthetic(before: Outcome, after: Outcome) -> bool:
+    return after.passes or before.loses_values or not before.is_synthetic
 
 
 ATTEMPTS = (
@@ -481,6 +481,6 @@ ATTEMPTS = (
         is_range=True,
     ),
     Attempt("float32 outputs", lambda _: True, _float32_outputs, _brings_outputs_nearer),
-    Attempt("a searched plan", lambda far: far.is_repairable, _searched_plan, _passes_where_made_up),
+    Attempt("a searched plan", lambda far: far.is_repairable, _searched_plan, _passes_where_synthetic),
 )
 """The repairs, in the order in which they are tried."""

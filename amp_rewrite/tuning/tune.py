@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from amp_rewrite import arguments, pipeline
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.outputs import Faint
+from amp_rewrite.analysis.outputs import ImpreciseOutputs
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.costs import flop_count
 from amp_rewrite.errors import FeedError
@@ -181,7 +181,7 @@ def not_taken(tuned: Tuned) -> str:
     """Return a message that a plan passed, but costs more than synthetic inputs justify."""
     before = "more than a tenth of the predicted speed or of the FLOPs in half"
     loss = "all that is half" if tuned.is_float32 else before
-    too_much = f"gives up {loss}, too much for made-up inputs"
+    too_much = f"gives up {loss}, too much for synthetic inputs"
     return f"the plan within {_target(tuned)} {too_much} ({_effort_text(tuned)})"
 
 
@@ -291,7 +291,7 @@ def tune(
     budget: float | None = None,
     fresh: Samples | None = None,
     observed: Seen | None = None,
-    imprecise_outputs: Faint | None = None,
+    imprecise_outputs: ImpreciseOutputs | None = None,
     watch: Watch | None = None,
     executor: Executor | None = None,
     custom_ops: PathLike | Iterable[PathLike] = (),

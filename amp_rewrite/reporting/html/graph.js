@@ -152,7 +152,7 @@ const Graph = (() => {
     };
     return {
       reasons: reasons.map((reason, unit) => ({ ...reason, box: boxOfUnit.get(unit) ?? null })),
-      causes: causes.map((cause) => ({ ...cause, boxes: cause.held.map((unit) => boxOfUnit.get(unit)).filter(Number.isInteger) })),
+      causes: causes.map((cause) => ({ ...cause, boxes: cause.affected.map((unit) => boxOfUnit.get(unit)).filter(Number.isInteger) })),
       errors: errors.filter(({ value }) => makers.has(value)).map((error) => ({ ...error, box: makers.get(error.value) })),
       suspect: makers.get(worst) ?? null,
       magnitudes: boxes.map(largest).map((name) => (name === undefined ? null : [seen.get(name), asStored(name)])),

@@ -1,5 +1,5 @@
 """Outputs that half stores badly: their last products stay float32, where that brings them nearer. Which
-these are is in faint_outputs.models, which is written as cases are (tests/case_files.py).
+these are is in imprecise_outputs.models, which is written as cases are (tests/case_files.py).
 """
 
 import json
@@ -26,19 +26,19 @@ NUMBERS = np.random.default_rng(0)
 SCALES = {"v": 2e-4, "w": 2e-4, "u": 1.0}
 WEIGHTS = {n: np.float32(scale * NUMBERS.standard_normal((8, 8))) for n, scale in SCALES.items()}
 SAMPLE = {"x": np.float32(NUMBERS.standard_normal((8, 8)))}
-CASES = list(case_files.read(Path(__file__).with_name("faint_outputs.models")))
+CASES = list(case_files.read(Path(__file__).with_name("imprecise_outputs.models")))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_nodes_from_the_last_products_on_stay(case):
     """The nodes that are float32 for an output are those that are claimed, and they say for which."""
     claims = {output: nodes for output, *nodes in (claim.split() for claim in case.claims)}
-    faint = dict.fromkeys(claims, 0.01)
-    made = amp_rewrite.analyze(text.model(case.model), options_of(case.flags), imprecise_outputs=faint)
+    imprecise = dict.fromkeys(claims, 0.01)
+    made = amp_rewrite.analyze(text.model(case.model), options_of(case.flags), imprecise_outputs=imprecise)
     held = {output: [] for output in claims}
     for unit in made.graph.units:
         evidence = made.painting.entries[unit.index].evidence
-        if evidence.reason is Reason.FAINT_OUTPUT:
+        if evidence.reason is Reason.IMPRECISE_OUTPUT:
             held[evidence.subject].append(unit.node.name)
     assert held == claims
 
@@ -47,9 +47,9 @@ def test_the_nodes_from_the_last_products_on_stay(case):
 
 
 def mended(proto, options=None, sample=SAMPLE, *, repairs=True):
-    """The outcome of the main job on a model in memory, and the faint outputs of each of its rewrites."""
+    """The outcome of the main job on a model in memory, and the imprecise outputs of each of its rewrites."""
     work = OnSamples(proto, sample, repairs=repairs)
-    return repaired(work, options), [dict(settings.faint) for settings in work.asked]
+    return repaired(work, options), [dict(settings.imprecise_outputs) for settings in work.asked]
 
 
 def differences(outcome):
@@ -67,7 +67,7 @@ def test_a_faint_output_is_brought_nearer():
     assert floor == pytest.approx(differences(plain)["y"], rel=0.2)
     assert floor > 1e-2 > 1e-3 > differences(nearer)["y"]
     assert differences(nearer)["loud"] == differences(plain)["loud"]
-    assert nearer.result.report.faint == {"y": floor}
+    assert nearer.result.report.imprecise_outputs == {"y": floor}
     assert (plain.result.report.nodes.full, nearer.result.report.nodes.full) == (0, 3)
     assert mended(proto)[0].result.model == nearer.result.model
 
@@ -83,8 +83,8 @@ def test_a_faint_output_is_brought_nearer():
 def test_nothing_is_mended_in_vain(options):
     """Not where half has the range, where the output is float32, and where the user forces it into half."""
     outcome, asked = mended(text.model(FAINT, WEIGHTS), options)
-    assert outcome.result.report.faint == {}
-    assert [sorted(faint) for faint in asked] in ([[]], [[], ["y"], []])
+    assert outcome.result.report.imprecise_outputs == {}
+    assert [sorted(outputs) for outputs in asked] in ([[]], [[], ["y"], []])
 
 
 IF = """g (float[8,8] x, bool k) => (float[8,8] y) <float[8,8] v, float[8,8] w> {
@@ -100,10 +100,10 @@ def test_what_does_not_help_is_taken_back():
     sample = {**SAMPLE, "k": np.array(True)}
     plain, _ = mended(proto, repairs=False, sample=sample)
     outcome, asked = mended(proto, sample=sample)
-    assert [sorted(faint) for faint in asked] == [[], ["y"], []]
+    assert [sorted(outputs) for outputs in asked] == [[], ["y"], []]
     assert outcome.result.model == plain.result.model
     assert outcome.verification == plain.verification
-    assert outcome.result.report.faint == {}
+    assert outcome.result.report.imprecise_outputs == {}
 
 
 def test_elements_of_sequences_stay_as_they_are():
@@ -115,8 +115,8 @@ def test_elements_of_sequences_stay_as_they_are():
         WEIGHTS,
     )
     outcome, asked = mended(proto)
-    assert [sorted(faint) for faint in asked] == [[], ["y[0]"], []]
-    assert outcome.result.report.faint == {}
+    assert [sorted(outputs) for outputs in asked] == [[], ["y[0]"], []]
+    assert outcome.result.report.imprecise_outputs == {}
 
 
 MODELS = Path(__file__).parents[2] / "shared/models"
