@@ -191,6 +191,8 @@ def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[int | No
             place = check(before, after, uses)
             if place is not None:
                 return start + block * tensors.BLOCK + place, uses
+        tensors.release(old)
+        tensors.release(new)
         return None, uses
 
     parts = range(0, old.size, PART)

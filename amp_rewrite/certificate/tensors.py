@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,15 @@ def _listed(tensor: TensorProto, count: int) -> Array:
 def blocks(flat: Array) -> Iterator[Array]:
     """Return elements in blocks."""
     return (flat[at : at + BLOCK] for at in range(0, flat.size, BLOCK))
+
+
+def release(flat: Array) -> None:
+    """Give back the pages of a mapped file, which count as memory of the process; they are read again."""
+    base: Any = flat
+    while isinstance(base, np.ndarray):
+        base = base.base  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def _is_external(tensor: TensorProto, folder: Folder | None) -> bool:
