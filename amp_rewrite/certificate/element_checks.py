@@ -91,7 +91,7 @@ def check_restored(old: Array, new: Array, uses: Counter[Licence]) -> int | None
     """
     differs = old.view(np.uint32) != new.view(np.uint32)
     for half in HALVES.values():
-        clamped = _is_clamped(old, new, half)
+        clamped = _is_clamped(old, new, half, half.fill)
         if not (differs & ~clamped).any():
             uses[Licence.CLAMPED] += int(differs.sum())
             return None
@@ -146,20 +146,35 @@ def _clamp_mask(old: Array, half: Half) -> Array:
     return np.isfinite(old) & (np.abs(old) > half.largest)
 
 
-def _is_clamped(old: Array, new: Array, half: Half) -> Array:
-    """Return where float32 numbers beyond the range of half became a fill of their sign."""
-    with np.errstate(all="ignore"):
-        is_fill = np.isin(np.abs(new), _FILLS[half])
-    return _clamp_mask(old, half) & (np.signbit(old) == np.signbit(new)) & is_fill
+def _is_clamped(old: Array, new: Array, half: Half, fill: float) -> Array:
+    """Return where float32 numbers beyond the range of half became the fill, with their sign."""
+    return _clamp_mask(old, half) & (new == np.copysign(fill, old))
 
 
-_FILLS = {FLOAT16: (FLOAT16.fill, FLOAT16.largest, 1e4), BFLOAT16: (BFLOAT16.fill,)}
-"""What masks become: ours, and in float16 those of onnxruntime's and onnxconverter-common's converters."""
+OTHER_FILLS = (FLOAT16.largest, 1e4)
+"""What masks become in float16 by onnxruntime's and onnxconverter-common's converters; ours is `Half.fill`. A
+tensor has one: two of them would order what the original has equal.
+"""
 
 
-def rounded(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+def filled(fill: float) -> Check:
+    """Return the check for float32 elements that were rounded to float16, and clamped to a fill of others: no
+    other element may be larger.
+    """
+
+    def run(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
+        larger = (np.abs(old) > fill) & ~_clamp_mask(old, FLOAT16)
+        return _first(larger) if larger.any() else rounded(FLOAT16, old, new, uses, fill)
+
+    return run
+
+
+def rounded(
+    half: Half, old: Array, new: Array, uses: Counter[Licence], fill: float | None = None
+) -> int | None:
     """Return the position of the first element that is neither rounded nor saturated to half correctly; None
-    if all are. Counts the licences used. A NaN may have any bits.
+    if all are. Counts the licences used. A NaN may have any bits. What is clamped is `fill`, half's own if
+    None.
     """
     old, bits = np.asarray(old, np.float32), new.view(np.uint16)
     infinity = np.array(np.inf, half.numpy).view(np.uint16)
@@ -167,7 +182,7 @@ def rounded(half: Half, old: Array, new: Array, uses: Counter[Licence]) -> int |
     sizes = bits & _MAGNITUDE
     if not differs.any() and sizes.max(initial=0) < infinity:  # the common case
         return None
-    clamped = differs & _is_clamped(old, new.astype(np.float32), half)
+    clamped = differs & _is_clamped(old, new.astype(np.float32), half, half.fill if fill is None else fill)
     lifted = differs & _lift_mask(old, new, half)
     overflowed = (sizes == infinity) & np.isfinite(old)
     masks = {Licence.CLAMPED: clamped, Licence.LIFTED: lifted, Licence.OVERFLOWED: overflowed}

@@ -73,6 +73,10 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> TensorCom
     exponent = _exponent(original, rewritten) if comparison.problem and a.data_type == FLOAT else 0
     scaled = _of_elements(check, original, rewritten, exponent) if exponent else comparison
     comparison = comparison if scaled.problem else scaled
+    if comparison.problem and (a.data_type, b.data_type) == (FLOAT, TensorProto.FLOAT16):
+        checks = map(element_checks.filled, element_checks.OTHER_FILLS)
+        fills = (_of_elements(each, original, rewritten) for each in checks)
+        comparison = next((each for each in fills if not each.problem), comparison)
     if not comparison.problem and b.data_type == TensorProto.FLOAT16 and prod(after) <= _FEW:
         arrays = (tensors.whole(each.tensor, each.folder) for each in (original, rewritten))
         comparison.least = element_checks.least_exponent(*arrays)

@@ -65,8 +65,8 @@ SAME_ELEMENTS = REARRANGES - having(Trait.REPEATS | Trait.CONVERTS | Trait.DRAWS
 """Operators whose output has each element of the input once."""
 EXACT = MOVERS | having(Trait.EXACT)
 """Operators whose outputs are numbers of a half type where their inputs are."""
-KEEPING_ZERO = REARRANGES | having(Trait.KEEPS_ZERO)
-"""Operators of ONNX whose output is zero if their first input is."""
+KEEPING_ZERO = REARRANGES | {"Neg"}
+"""Operators of ONNX whose output is zero if their first input is, at its exponent, whatever else is read."""
 OF_SIZES = moving(*Move) - CONTROL_FLOW | having(Trait.ARITHMETIC) | {"Reciprocal", "ReduceProd"}
 """Operators by which a graph computes sizes and positions."""
 
