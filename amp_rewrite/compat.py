@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.conversion import as_data, convert
 from amp_rewrite.errors import AmpRewriteError, ModelError, OptionError
-from amp_rewrite.model.proto_traversal import every_node
+from amp_rewrite.model import loading, proto_traversal
 from amp_rewrite.pipeline import rewrite
 from amp_rewrite.policy.operator_lists import Kind, load
 from amp_rewrite.policy.options import SHIPPED_FOR, IOTypes, Options, Pins
@@ -86,7 +86,8 @@ def convert_float_to_float16_model_path(
     keep_io_types: Borders = False,
 ) -> onnx.ModelProto:
     """Return the model at a path in float16, as `convert_float_to_float16`."""
-    return convert_float_to_float16(model_path, min_positive_val, max_finite_val, keep_io_types)
+    request = _Request(model_path, locals())
+    return request.told(request.rewritten(keep_io_types))
 
 
 def auto_convert_mixed_precision(
@@ -178,9 +179,7 @@ def convert_to_f16(
     trt_plugins: Sequence[str] | None = (),
     use_local_type_inference: bool = False,
 ) -> onnx.ModelProto:
-    """Return the model in half for TensorRT, as `convert_to_mixed_precision`; operators in `op_block_list`,
-    and those with tensors in `tensor_block_dict`, stay float32.
-    """
+    """Return the model in half for TensorRT; operators in the list and the dictionary stay float32."""
     request = _Request(model, locals(), low_precision_type, TENSORRT)
     request.move((*op_block_list, *(tensor_block_dict or {})), Kind.DENY)
     return request.told(request.rewritten(keep_io_types))
@@ -192,8 +191,9 @@ class _Request:
     def __init__(
         self, model: Model, given: Mapping[str, object], low: str = "fp16", target: Target = ONNXRUNTIME_CUDA
     ) -> None:
-        self.model = copy.deepcopy(model) if isinstance(model, onnx.ModelProto) else onnx.load(model)
-        self.nodes = list(every_node(self.model))
+        is_path = not isinstance(model, onnx.ModelProto)
+        self.model = loading.load_with_weights(model) if is_path else copy.deepcopy(model)
+        self.nodes = list(proto_traversal.every_node(self.model))
         for number, node in enumerate(self.nodes):
             node.name = node.name or f"{node.op_type}_{number}"
         self.keep_full, self.force_half = list[str](), list[str]()

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from amp_rewrite import compat
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import ModelError, OptionError
 from tests import text
 
 pytest.importorskip("onnxruntime")
@@ -146,3 +146,21 @@ def test_autocast_takes_types_opsets_and_what_has_no_effect(path, net):
         compat.convert_to_mixed_precision(path, providers=["cuda"])
     kept = compat.convert_to_f16(net, op_block_list=["Add"], tensor_block_dict={"MatMul": {"inp": [1]}})
     assert in_half(kept).isdisjoint({"first", "second", "add"})
+
+
+@pytest.mark.parametrize("content", [None, b"no model"])
+def test_a_file_that_is_no_model_is_one_line(content, tmp_path):
+    """As everywhere: what is wrong, and what would help."""
+    path = tmp_path / "m.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"m\.onnx"):
+        compat.convert_float_to_float16(str(path))
+
+
+def test_weights_that_are_gone_are_one_line(net, tmp_path):
+    """Nothing is converted without them."""
+    onnx.save(net, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(ModelError, match="its weights cannot be read"):
+        compat.convert_float_to_float16_model_path(tmp_path / "m.onnx")

@@ -17,6 +17,8 @@ import onnx_ir as ir
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from amp_rewrite import arguments
+from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import EXPORT_AGAIN, MissingPackageError, ModelError
 from amp_rewrite.files import reading
 from amp_rewrite.model import external_data as external
@@ -281,6 +283,19 @@ def load_graph(path: Path) -> onnx.ModelProto:
     """Load a model file as a ModelProto without its external data; ModelError if it is no model."""
     with open_file(path) as file:
         return _parse(file.read(), path)
+
+
+def load_with_weights(path: PathLike) -> onnx.ModelProto:
+    """Load a model file as a ModelProto that holds its external data; ModelError if either cannot be read."""
+    file = arguments.path("model", path)
+    model = load_graph(file)
+    try:
+        onnx.load_external_data_for_model(model, str(file.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise ModelError(
+            f"its weights cannot be read ({error})", where=file, remedy="put their files beside the model"
+        ) from error
+    return model
 
 
 @contextlib.contextmanager
