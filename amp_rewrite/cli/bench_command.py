@@ -32,10 +32,10 @@ def bench(
     Synthetic inputs are those of A, and all models must take them. Each round runs every model once, every
     second one in reverse: A B B A.
     """
-    sessions.check_libraries(runtime.custom_ops)
+    libraries = sessions.check_libraries(runtime.custom_ops)
     name, _, tf32 = (runtime.provider or "").partition("-")
     device = sessions.check_device(name or None)
-    subjects = [TimedModel(str(path), path, bool(tf32), runtime.libraries) for path in models]
+    subjects = [TimedModel(str(path), path, bool(tf32), libraries) for path in models]
     with shown_progress() as progress, limit.running():
         tell(progress, "measure")
         with naming_sizes(models[0], data):

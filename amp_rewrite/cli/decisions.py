@@ -156,7 +156,7 @@ class DecisionFlags(Record, title="What becomes half", argument="asked"):
             flags["require"] = Flag(
                 name="--require",
                 about="What the result must be:",
-                short="What the result must be: half, verify, tensorrt.",
+                short=f"What the result must be: {', '.join(cls.requirements)}.",
                 words={word: _REQUIREMENTS[word] for word in cls.requirements},
                 needs=_REQUIRE_NEEDS,
             )

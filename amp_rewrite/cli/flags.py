@@ -63,8 +63,7 @@ def as_field(flag: Flag) -> Any:
 
 def empty(flag: Flag) -> Any:
     """Return the value of a flag that is not given."""
-    is_switch = not (flag.metavar or flag.values or flag.words)
-    return () if flag.repeats or flag.words else False if is_switch else flag.default
+    return () if flag.is_multiple else False if flag.is_switch else flag.default
 
 
 # ---- types of values
@@ -171,12 +170,9 @@ class FlagOption(click.Option):
 
     def __init__(self, argument: str, flag: Flag, default: Any, group: str) -> None:
         self.flag, self.group = flag, group
-        is_switch = not (flag.metavar or flag.values or flag.words)
-        repeats = flag.repeats or bool(flag.words)
         words = "; ".join(f"{word}: {meaning}" for word, meaning in flag.words.items())
-        about = " ".join(
-            filter(None, (flag.about, f"{words}." if words else "", "May be repeated." if repeats else ""))
-        )
+        repeated = "May be repeated." if flag.is_multiple else ""
+        about = " ".join(filter(None, (flag.about, f"{words}." if words else "", repeated)))
         kind = (
             WordChoice(flag.values, takes_figures=bool(flag.metavar))
             if flag.values and not flag.kind
@@ -188,8 +184,8 @@ class FlagOption(click.Option):
         else:
             metavar = flag.metavar or None
         names = [flag.name, argument, *_SHORT_NAMES.get(flag.name, ())]
-        settings: dict[str, Any] = {"is_flag": True} if is_switch else {"multiple": repeats}
-        if not is_switch:
+        settings: dict[str, Any] = {"is_flag": True} if flag.is_switch else {"multiple": flag.is_multiple}
+        if not flag.is_switch:
             settings |= {"metavar": metavar, "show_default": default not in (None, ()), "default": default}
         super().__init__(
             names, type=flag.kind or kind, callback=_words if flag.words else None, help=about, **settings

@@ -18,12 +18,7 @@ from typing import Any, TypeVar
 import click
 
 from amp_rewrite import many
-from amp_rewrite.cli.flags import (
-    PATH,
-    Record,
-    flag,
-    written,
-)
+from amp_rewrite.cli.flags import PATH, Record, flag, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError
 from amp_rewrite.policy.flags import Need
@@ -44,11 +39,9 @@ T = TypeVar("T")
 
 SKIP_VERIFY = "--skip verify"
 _NOT_COMPARED = (Need(SKIP_VERIFY, "compares nothing"),)
-_NOT_RUN = (Need(SKIP_VERIFY, "runs no model"), Need("--provider tensorrt", "runs nothing"))
-_NOT_CALIBRATED = (
-    Need(SKIP_VERIFY, "runs no model", unless=("--calibrate",)),
-    Need("--provider tensorrt", "runs nothing"),
-)
+_COMPILED = Need("--provider tensorrt", "runs nothing")
+_NOT_RUN = (Need(SKIP_VERIFY, "runs no model"), _COMPILED)
+_NOT_CALIBRATED = (Need(SKIP_VERIFY, "runs no model", unless=("--calibrate",)),)
 _GIVEN = Need("--data", "supplies the inputs")
 
 
@@ -276,7 +269,7 @@ class Limit(Record, title="The comparison", argument="limit"):
         "The time limit for running models, all together; none if not given.",
         float,
         rare=True,
-        needs=_NOT_CALIBRATED[:1],
+        needs=_NOT_CALIBRATED,
     )
 
     @classmethod
@@ -303,13 +296,8 @@ class Runtime(Record, title="The run", argument="runtime"):
         "A shared library with the model's custom operators, for onnxruntime wherever it runs the model.",
         PATH,
         rare=True,
-        needs=_NOT_CALIBRATED,
+        needs=(*_NOT_CALIBRATED, _COMPILED),
     )
-
-    @property
-    def libraries(self) -> Libraries:
-        """The libraries of custom operators, unchecked."""
-        return tuple(dict.fromkeys(path.absolute() for path in self.custom_ops))
 
 
 @dataclass(frozen=True)
@@ -355,7 +343,7 @@ class ComparisonFlags(Runtime, title="The comparison", argument="judging"):
         click.IntRange(min=1),
         default=1,
         rare=True,
-        needs=_NOT_CALIBRATED[:1],
+        needs=_NOT_CALIBRATED,
     )
     show: tuple[str, ...] = flag(
         "--show",
@@ -372,7 +360,7 @@ class ComparisonFlags(Runtime, title="The comparison", argument="judging"):
         return Judging(
             *bounds(own.metric, own.tolerance),
             device=own.provider,
-            libraries=own.libraries,
+            libraries=tuple(dict.fromkeys(path.absolute() for path in own.custom_ops)),
             steps=own.steps,
             per_node="nodes" in own.show,
         )

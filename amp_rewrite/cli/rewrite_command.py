@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from amp_rewrite.cli.decisions import VERIFY, RewriteDecisions
+from amp_rewrite.cli.decisions import RewriteDecisions
 from amp_rewrite.cli.flags import command
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.output_files import RewriteFiles
@@ -46,12 +46,7 @@ def rewrite(
     """
     if printing.verbose:
         terminal.print_lines(printing.console, summary.versions())
-    is_compared = VERIFY not in asked.skipped and not files.dry_run
-    job = job_of(
-        *(model, files, asked, data, judging, limit, printing),
-        in_place=files.in_place,
-        is_compared=is_compared,
-    )
+    job = job_of(model, files, asked, data, judging, limit, printing, in_place=files.in_place)
     if job.compiles:
         tensorrt.version()  # before any work
     with job.running(asked.samples) as running_job:

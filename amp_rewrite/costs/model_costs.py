@@ -342,10 +342,6 @@ class Prices:
     def predict(self, halves: Sequence[bool], scale: Scale = AS_GIVEN) -> Prediction:
         """Return the predicted times with these units in half, at the model's own sizes or another scale."""
         costs, half, (sizes, open_size, origin) = self.costs, self.costs.half, self._sizes()
-
-        def predicted(colours: Sequence[bool]) -> RunTime:
-            return run_time(costs, self.borders, colours, scale)
-
         return Prediction(
             costs.device.name,
             half.name,
@@ -353,10 +349,14 @@ class Prices:
             open_size,
             origin,
             costs.device.is_fast(half.name),
-            predicted([False] * len(halves)),  # at the opset it had
-            self._with_copies(predicted(halves), scale),
-            self._with_copies(predicted(all_in_half(self.graph, half)), scale),
+            run_time(costs, self.borders, [False] * len(halves), scale),  # at the opset it had
+            self.time(halves, scale),
+            self.time(all_in_half(self.graph, half), scale),
         )
+
+    def time(self, halves: Sequence[bool], scale: Scale = AS_GIVEN) -> RunTime:
+        """Return the predicted time of a run with these units in half."""
+        return self._with_copies(run_time(self.costs, self.borders, halves, scale), scale)
 
     def _with_copies(self, run: RunTime, scale: Scale) -> RunTime:
         """Return the time with the copies around nodes that lost their kernels, without that of the CPU."""

@@ -10,6 +10,8 @@ import enum
 
 import msgspec
 
+from amp_rewrite.text import plural
+
 
 class Authority(enum.Enum):
     """The authorities that decide on a unit, highest first: a lower one never overrules a higher one.
@@ -21,8 +23,8 @@ class Authority(enum.Enum):
     OBSERVATION: values observed in a run. LEVEL: a level that treats lists differently. POLICY: a precision
     policy. TARGET: the kernels of the target. IDIOM: the operator that a subgraph spells out. PROOF: bounds
     of values for every input, or what data of the user show of them, which free operators that a list denies
-    for their range. LIST: an
-    operator list. PREDICTION: times predicted for a device; it only ever moves units from half to float32.
+    for their range. LIST: an operator list. PREDICTION: times predicted for a device; it only ever moves
+    units from half to float32.
     """
 
     SCHEMA = "schema"
@@ -172,9 +174,8 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ground of a decision on a unit: its authority, its reason, and the facts, where there are any.
 
     `subject` names a value, a pattern, an attribute, a list, a target or a device. `number` is the measured
-    number and `limit` the one it is compared with. `half` names the half type, and
-    `text` is the sentence of a list, a runtime or a level. `nodes` and `casts` count those
-    of a part of the model.
+    number and `limit` the one it is compared with. `half` names the half type, and `text` is the sentence of
+    a list, a runtime or a level. `nodes` and `casts` count those of a part of the model.
     """
 
     authority: Authority
@@ -206,8 +207,7 @@ def in_words(evidence: Evidence) -> str:
 def _part(evidence: Evidence) -> str:
     """Return the nodes and Casts of a part of the model."""
     counts = ((evidence.nodes, "node"), (evidence.casts, "Cast"))
-    counted_nouns = ((count, noun) for count, noun in counts if count is not None)
-    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counted_nouns)
+    return ", ".join(plural(count, noun) for count, noun in counts if count is not None)
 
 
 def _price(times: float | None) -> str:

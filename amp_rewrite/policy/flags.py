@@ -45,6 +45,16 @@ class Flag:
     needs: tuple[Need, ...] = ()
     sets: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def is_switch(self) -> bool:
+        """Return whether the flag takes no value."""
+        return not (self.metavar or self.values or self.words)
+
+    @property
+    def is_multiple(self) -> bool:
+        """Return whether the flag may be given several times."""
+        return self.repeats or bool(self.words)
+
     @classmethod
     def of(cls, written: str, about: str, **settings: Any) -> Flag:
         """Return the flag that is written so: `--gate`, `--opset N`, or `--data PATH...`, which repeats."""

@@ -21,7 +21,7 @@ from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
-from amp_rewrite.operators.versions import CHANGES, Spared, VersionChange
+from amp_rewrite.operators.versions import CHANGES, Spared
 from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.targets import Target
@@ -202,7 +202,11 @@ class _Raising:
         )
 
 
-_BY_RANK = [name for name, each in CHANGES.items() if VersionChange(13, Spared.OF_LAST_AXIS) in each]
+_BY_RANK = [
+    name
+    for name, changes in CHANGES.items()
+    if any(change.spares is Spared.OF_LAST_AXIS for change in changes)
+]
 """Operators of which a change spares nodes by their rank."""
 
 

@@ -33,7 +33,8 @@ def start() -> None:
 def fork() -> None:
     """Start the worker as a fork of a process that has no threads: it need not import onnx again."""
     if hasattr(os, "fork"):
-        _worker(os.getpid())[0].start("fork")
+        with contextlib.suppress(RunError):  # the first call does without a worker
+            _worker(os.getpid())[0].start("fork")
 
 
 def call(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T | None:

@@ -35,7 +35,8 @@ class Inserter:
 
     def store(self, name: str, data: ir.TensorProtocol, graph: ir.Graph | None = None) -> ir.Value:
         """Return a new initializer of a graph, by default that of the model."""
-        return graph_edits.add_stored(graph or self.root, name, data, as_input=self._lists_stored)
+        is_main = graph is None or graph is self.root  # an input of a body is another value
+        return graph_edits.add_stored(graph or self.root, name, data, as_input=self._lists_stored and is_main)
 
     def behind(self, value: ir.Value, nodes: Sequence[ir.Node]) -> ir.Value:
         """Put nodes directly behind the producer of a value, for an input or a stored value at the start of

@@ -72,10 +72,10 @@ def prepare(
 
 def bind(session: Any, arrays: Feeds, device: Device) -> Any:
     """Return an IOBinding; onnxruntime copies a bound input once, to the device of its consumers."""
-    binding, make = session.io_binding(), sessions.onnxruntime().OrtValue
+    binding = session.io_binding()
     for entry in session.get_inputs():
         if entry.name in arrays:
-            value = sessions.to_ort_value(make, arrays[entry.name], entry.type)
+            value = sessions.to_ort_value(arrays[entry.name], entry.type)
             binding.bind_ortvalue_input(entry.name, value)
     for output in session.get_outputs():
         binding.bind_output(output.name, device.value.lower())

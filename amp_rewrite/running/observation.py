@@ -46,8 +46,6 @@ SINCE_COUNTS = 9
 _SINCE_STATES = 9
 """The first opset where a Scan has no batch axis."""
 
-"""Operators whose output has the elements of their first input."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReducedRow:

@@ -128,8 +128,9 @@ def to_input_type(value: Any, input_type: str) -> Any:
         return value.astype(dtype)
 
 
-def to_ort_value(ort_value: Any, array: Any, input_type: str) -> Any:
-    """Return an array as an OrtValue of class `ort_value`, which may share the array's memory."""
+def to_ort_value(array: Any, input_type: str) -> Any:
+    """Return an array as an OrtValue, which may share the array's memory."""
+    ort_value = onnxruntime().OrtValue
     if input_type == BFLOAT16:
         return ort_value.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16_ENUM)
     return ort_value.ortvalue_from_numpy(np.asarray(array, order="C"))
@@ -162,8 +163,7 @@ def prepared(
     def results(options: Any) -> list[Any]:
         if plain:
             return session.run(names, inputs, options)
-        make = importlib.import_module("onnxruntime").OrtValue
-        values = {n: to_ort_value(make, array, types[n]) for n, array in inputs.items()}
+        values = {name: to_ort_value(array, types[name]) for name, array in inputs.items()}
         ort_values = session.run_with_ort_values(names, values, options)
         return [from_ort_value(value) for value in ort_values]
 
@@ -235,7 +235,7 @@ def run_interruptible(work: Callable[[Any], T]) -> T:
     """Return the result of `work`, which gets the RunOptions for its runs.
 
     All work of onnxruntime on a user's model goes through here, so that signals and time limits can interrupt
-    it (see `stoppable`).
+    it (see `process.interruptible`).
     """
     options = onnxruntime().RunOptions()
     return interruptible.call(partial(work, options), partial(setattr, options, "terminate", True))

@@ -40,8 +40,8 @@ class Output:
     None if it lacks this output. `is_undecided` holds if the output violates a bound but float32 noise is of
     similar size, so that no bound counts as violated, or if all outputs are vacuous. `limit` is the bound on
     the error, for an output that is not float on the share of different values; `unbounded` names removed
-    bounds. Where the output is saturated (`saturation`), `saturated` is the value before it on the first
-    sample, and all numbers but `by_sample` are about that.
+    bounds. Where the output is saturated (`selections.hidden`), `saturated` is the value before it on the
+    first sample, and all numbers but `by_sample` are about that.
     """
 
     name: str

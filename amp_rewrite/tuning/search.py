@@ -295,7 +295,7 @@ class Search:
 
     def _measured(self, units: Collection[int], painting: Painting) -> Candidate:
         squared, halves = self._session.squared(self._rounding.rounded(painting)), painting.halves
-        seconds = self._prices.predict(halves, self._prices.costs.large).result.seconds
+        seconds = self._prices.time(halves, self._prices.costs.large).seconds
         predicted = self._prices.predict(halves)
         point = Point(seconds, sum(halves), math.sqrt(squared) * self._bound, predicted.speedup)
         self.walked += [point] if point not in self.walked else []

@@ -104,8 +104,10 @@ def _is_formula(symbol: str) -> bool:
 
 def _evaluate(formula: str, sizes: Mapping[str, int]) -> int:
     """Evaluate a formula to at least 0; SEQUENCE if it is malformed or has a symbol without a size."""
+    if "**" in formula:  # a name may ask for 9**9**9
+        return SEQUENCE
     try:
-        size = ir.SymbolicDim(formula.replace(" / ", " // ")).evaluate(sizes)
+        size = ir.SymbolicDim(re.sub(r"(?<!/)/(?!/)", "//", formula)).evaluate(sizes)
     except ValueError:
         return SEQUENCE
     return max(0, size) if isinstance(size, int) else SEQUENCE

@@ -478,7 +478,10 @@ def stated_range(spec: InputSpec) -> ImageRange | None:
 def _beside_image(use: NodeInput) -> ir.TensorProtocol | None:
     """Return the constant that a node subtracts from an image, scales it by or bounds it with."""
     at: int | None = None
-    if use.record.traits & (Trait.ADDS | Trait.SCALES) or use.operator == "Min":
+    is_binary = len(use.node.inputs) == 2 and (
+        use.record.traits & (Trait.ADDS | Trait.SCALES) or use.operator == "Min"
+    )
+    if is_binary:
         at = None if use.role is Role.DIVISOR else 1 - use.index
     elif use.index == 0:
         at = {"BatchNormalization": 3, "Clip": 2}.get(use.operator)
