@@ -113,3 +113,10 @@ def has(own, name, word=""):
     """Whether a command has a flag, and the flag the word."""
     flag = own.get(name)
     return flag is not None and (not word or word in (*flag.words, *flag.values) or "FORMAT=" in flag.metavar)
+
+
+@pytest.mark.parametrize(("command", "word"), [("train", "verify"), ("tune", "half")])
+def test_help_names_what_a_command_takes(command, word):
+    """Not what another one takes of the same flag."""
+    (line,) = re.findall(r"--require.*", run(command, "--help").output)
+    assert line.endswith(f"What the result must be: {word}.")

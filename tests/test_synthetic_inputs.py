@@ -110,13 +110,24 @@ def test_none_is_not_a_name():
     assert next(feeds(proto, Data()))["x"].shape == (1, 4, 16)
 
 
-def test_formulas_are_evaluated():
-    """A formula of other dimensions is evaluated; a malformed one gets the default size."""
-    proto = model("g (float[n] x, float[b, f] z, float[c, o] v) => (float[n] y) { y = Relu (x) }")
-    for i, formula in ((1, "2*n - 1"), (2, "ceil(n * 2)")):
-        proto.graph.input[i].type.tensor_type.shape.dim[1].dim_param = formula
-    sample = next(feeds(proto, Data(dims={"n": 5})))
-    assert (sample["z"].shape[1], sample["v"].shape[1]) == (9, 16)
+@pytest.mark.parametrize(
+    ("formula", "size"),
+    [
+        ("2*n - 1", 9),
+        ("(n + 1)/2", 3),
+        ("(n + 2)/2", 3),
+        ("n // 2 + 0", 2),
+        ("ceil(n * 2)", 16),
+        ("n**9**9**9", 16),
+    ],
+)
+def test_formulas_are_evaluated(formula, size):
+    """A formula of other dimensions is evaluated, and every division rounded down; a malformed one, or one
+    with a power, which may take all memory, gets the default size.
+    """
+    proto = model("g (float[n] x, float[b, f] z) => (float[n] y) { y = Relu (x) }")
+    proto.graph.input[1].type.tensor_type.shape.dim[1].dim_param = formula
+    assert next(feeds(proto, Data(dims={"n": 5})))["z"].shape[1] == size
 
 
 CACHED = """

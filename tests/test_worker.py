@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from amp_rewrite import Options, certify, rewrite
+from amp_rewrite.errors import RunError
 from amp_rewrite.process import worker, worker_process
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from tests import text
@@ -163,6 +164,7 @@ def test_a_script_is_not_run_again(tmp_path):
 
 
 SCRIPT = """
+from amp_rewrite.errors import RunError
 from amp_rewrite.process import worker, worker_process
 print("once", end=" ")
 print(repr(worker.call(worker_process.complaint, {valid!r}, full=True)))
@@ -209,3 +211,14 @@ def test_with_another_program_as_interpreter_this_process_calls(program, own, tm
     monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(host))
     assert worker.call(worker_process.complaint, VALID, full=True) == ""
     assert rewrite(onnx.ModelProto.FromString(VALID)).report.ok
+
+
+def test_a_fork_that_fails_is_no_error(monkeypatch):
+    """The first call does without a worker, or starts one."""
+
+    def fail(*_):
+        raise RunError("no process can be started")
+
+    monkeypatch.setattr(ChildProcess, "start", fail)
+    worker.fork()
+    assert worker.call(worker_process.complaint, b"", full=False) != ""
