@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -235,16 +235,32 @@ def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Colle
     doubtful = _doubtful(doubtful, original, rewritten)
     after = infer_shapes(rewritten.proto, {row.name for row in doubtful}) if doubtful else None
     inferred = {} if after is None else _sizes_in(rewritten, after)
-    is_whole = not any(map(_is_opaque, rewritten.nodes)) and (before, after) != (None, None)
+    hidden = _hidden(original), _hidden(rewritten)
+    is_inferred = (before, after) != (None, None)
+    seen = (row for row in rows if row.left not in hidden[0] or rewritten.roots[row.right] not in hidden[1])
+    whole = {row.right for row in seen if is_inferred}
     for row in doubtful:
         sources = [*row.declared, *row.inferred, *inferred.get(row.right, ())]
         is_right = _is_possible if row.left == MISSING else _agrees
-        if (sources or is_whole) and not is_right(row.dims, sources):
+        if (sources or row.right in whole) and not is_right(row.dims, sources):
             sizes = ",".join("?" if size is None else str(size) for size in row.dims)
             problem = f"the shape that it declares, [{sizes}], is not known"
             raise DifferentError(problem, (row.left, row.right, ""))
     borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
-    _refuse_merged(rows, inferred, borders, is_whole=is_whole)
+    _refuse_merged(rows, inferred, borders, whole)
+
+
+def _hidden(model: Numbered) -> Set[int]:
+    """Return the values that operators unknown to onnx make, or that are behind these, and MISSING."""
+    hidden, size = {MISSING}, 0
+    while size < len(hidden):
+        size = len(hidden)
+        for node in model.nodes:
+            reads = {*node.inputs, *(number for body in node.bodies or () for number in body.outputs)}
+            reads |= {model.passed[number] for number in reads if number in model.passed}
+            if _is_opaque(node) or not hidden.isdisjoint(reads - {MISSING}):
+                hidden.update(node.numbers)
+    return hidden
 
 
 def _doubtful(
@@ -288,8 +304,7 @@ def _refuse_merged(
     rows: Iterable[_DeclaredShape],
     inferred: _Sizes,
     borders: Container[_Size],
-    *,
-    is_whole: bool,
+    whole: Container[int],
 ) -> None:
     """Raise DifferentError for a name of two open sizes: a runtime may use one buffer for values of the same
     declared shape. The original tells which sizes are the same, by names; the `borders` of the model have the
@@ -299,13 +314,14 @@ def _refuse_merged(
     for row in rows:
         for axis, size in enumerate(row.dims):
             if isinstance(size, str):
-                by_model = (row.declared, row.inferred, inferred.get(row.right, ()))[: 3 if is_whole else 1]
+                by_model = (row.declared, row.inferred, inferred.get(row.right, ()))
+                by_model = by_model[: 3 if row.right in whole else 1]
                 known = {(at, *dims[axis : axis + 1]) for at, each in enumerate(by_model) for dims in each}
                 places_of.setdefault(size, []).append(({each for each in known if each[-1] is not None}, row))
     for size, places in places_of.items():
         meaning: set[tuple[_Size, ...]] = {(at, size) for at in range(3)} if size in borders else set()
         for known, row in sorted(places, key=lambda place: -len(place[0])):
-            if meaning and meaning.isdisjoint(known) and (known or is_whole):
+            if meaning and meaning.isdisjoint(known) and (known or row.right in whole):
                 problem = f"the name that it declares for a size, '{size}', is that of another"
                 raise DifferentError(problem, (row.left, row.right, ""))
             meaning |= known
