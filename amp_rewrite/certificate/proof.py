@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import rescaling, stored_tensors, tensors
+from amp_rewrite.certificate import rescaling, stored_tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import Array, Clamps
 from amp_rewrite.certificate.exact_types import ExactTypes
@@ -140,13 +140,6 @@ class Proof:
         comparison = stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder))
         self.count(comparison, (MISSING, number))
 
-    def array(self, number: int) -> Array | None:
-        """Return a float32 constant of the original; None if the value is not one."""
-        tensor = self.original.stored.get(number)
-        if not isinstance(tensor, TensorProto) or tensor.data_type != TensorProto.FLOAT:
-            return None
-        return tensors.whole(tensor, self.original.folder)
-
 
 # ---- lifted numbers
 
@@ -187,11 +180,8 @@ class Lifts:
         return ends
 
     def _is_large(self, number: int) -> bool:
-        tensor = self._model.stored.get(number)
-        if not isinstance(tensor, TensorProto):
-            return False
-        parts = tensors.blocks(tensors.elements(tensor, self._model.folder))
-        return any(bool((np.abs(part) >= FLOAT16.least_normal).any()) for part in parts)
+        array = self._model.array(number)
+        return array is not None and bool((np.abs(array) >= FLOAT16.least_normal).any())
 
 
 # ---- masks
@@ -276,7 +266,7 @@ class Masks:
         """Return the sign, the least and the largest size of a constant near 1 in magnitude; None for any
         other value.
         """
-        array = self._array(number)
+        array = self._model.array(number, _MOST_ELEMENTS)
         if array is None or not array.size:
             return None
         signs, sizes = np.sign(array.astype(np.float32)), np.abs(array.astype(np.float32))
@@ -288,7 +278,7 @@ class Masks:
         """Return whether the elements of a value are integers by its type, or by its producers."""
         if number in self._whole or self._model.kinds[number] in _INTEGERS:
             return True
-        array = self._array(number) if self._model.makers[number] is None else None
+        array = self._model.array(number, _MOST_ELEMENTS) if self._model.makers[number] is None else None
         return array is not None and np.array_equal(array, np.rint(array.astype(np.float32)))
 
     def _find_whole(self) -> None:
@@ -298,12 +288,3 @@ class Masks:
             read = (value for port, value in enumerate(node.inputs) if port in ports)
             if not node.operator[0] and ports and all(map(self._is_whole, read)):
                 self._whole.update(node.numbers)
-
-    def _array(self, number: int) -> np.ndarray | None:
-        """Return a constant of at most a million elements; None for any other value."""
-        tensor = self._model.stored.get(number)
-        if not isinstance(tensor, TensorProto) or tensor.data_type == TensorProto.STRING:
-            return None
-        if np.prod(tensor.dims, dtype=float) > _MOST_ELEMENTS:
-            return None
-        return tensors.whole(tensor, self._model.folder)
