@@ -207,6 +207,9 @@ class _Numbering:
         """Inline a call: its outputs are those of the function's body."""
         proto, _, reads, first, count = row
         model = self._made
+        if count > len(function.output) or len(reads) > len(function.input):
+            problem = f"calls '{function.name}' with more inputs or outputs than it has"
+            raise ModelError(problem, remedy=EXPORT_AGAIN)
         arguments = bound_attributes(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
         inner.is_custom = scope.is_custom
