@@ -80,10 +80,12 @@ class Proof:
             self.to_half(comparison.half, at)
         if comparison.clamps is not None:
             self._count_clamps(comparison.clamps, left, place)
-        self._count_lifts(comparison, right, place)
+        if uses or comparison.least is not None:
+            self._count_lifts(comparison, right, place)
         if at is not None:
             rescaling.record(self.changes.tensors, right, comparison.exponent, place)
-        self.uses.update(uses)
+        if uses:
+            self.uses.update(uses)
 
     def _count_clamps(self, clamps: Clamps, left: int, place: tuple[int, int, str] | None) -> None:
         """Raise DifferentError for clamped numbers that are no mask, or of another fill than others."""
@@ -100,10 +102,9 @@ class Proof:
         for numbers lifted where that is no rounding.
         """
         is_lifted = comparison.uses[Licence.LIFTED]
-        if not is_lifted and comparison.least is None:
-            return
         element = _FLOAT if comparison.uses[Licence.RESTORED] else _FLOAT16
-        is_rounding = right != MISSING and self._lifts.are_roundings(right, element)
+        may_be_rounding = right != MISSING and (is_lifted or comparison.least is not None)
+        is_rounding = may_be_rounding and self._lifts.are_roundings(right, element)
         if is_lifted and not is_rounding:
             raise DifferentError("it is lifted, and more than an addend or a bound in half", place)
         if is_rounding and comparison.least is not None:
