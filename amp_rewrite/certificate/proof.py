@@ -260,8 +260,9 @@ class Masks:
     def _is_largest(self, node: Node, port: int) -> bool:
         """Return whether an input is the maximum of another, which a softmax subtracts."""
         maker = self._model.makers[node.inputs[port]]
-        is_maximum = maker is not None and maker.operator == ("", "ReduceMax")
-        return node.operator == ("", "Sub") and port == 1 and is_maximum and maker.inputs[0] == node.inputs[0]
+        if maker is None or maker.operator != ("", "ReduceMax") or node.operator != ("", "Sub"):
+            return False
+        return port == 1 and maker.inputs[0] == node.inputs[0]
 
     def _scales(self, number: int) -> tuple[int, float, float] | None:
         """Return the sign, the least and the largest size of a constant near 1 in magnitude; None for any
