@@ -179,7 +179,7 @@ class Proving(Proof):
 
     def _uses(self) -> dict[Licence, int]:
         self.uses[Licence.INLINED] = max(self.original.calls - self.rewritten.calls, 0)
-        return self.used()
+        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
     def _step(self, left: int, right: int, output: str) -> None:
         pair, visits = (left, right), self._seen
@@ -363,12 +363,13 @@ def compare_borders(proof: Proof) -> Sequence[Pair]:
     if "" in _domains(a) - _domains(b):
         raise DifferentError("the result does not say of which version its operators are")
     kinds = {name: a.kinds[number] for name, number in a.outputs}
-    for what, borders in (("inputs", _inputs), ("outputs", _outputs)):
-        names = [[_text(info.name) for info in borders(model)] for model in (a, b)]
+    outputs = a.proto.graph.output, b.proto.graph.output
+    for what, borders in (("inputs", (_inputs(a), _inputs(b))), ("outputs", outputs)):
+        names = [[_text(info.name) for info in infos] for infos in borders]
         if names[0] != names[1]:
             before, after = (", ".join(f"'{name}'" for name in side) or "(none)" for side in names)
             raise DifferentError(f"the {what} were {before}, and are {after}")
-        for one, other in zip(borders(a), borders(b), strict=True):
+        for one, other in zip(*borders, strict=True):
             if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
                 raise DifferentError(f"'{_text(one.name)}' of the {what} has another type or shape")
             proof.uses[Licence.IO_TYPES] += _element(one) != _element(other)
@@ -408,11 +409,6 @@ def _is_believed(outputs: Mapping[str, Kind], info: Any) -> bool:
 
 def _inputs(model: Numbered) -> Sequence[Any]:
     return [info for info in model.proto.graph.input if info.name in model.inputs]
-
-
-def _outputs(model: Numbered) -> Sequence[Any]:
-    names = {name for name, _ in model.outputs}
-    return [info for info in model.proto.graph.output if info.name in names]
 
 
 def _text(name: str | bytes) -> str:

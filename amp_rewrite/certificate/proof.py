@@ -59,10 +59,6 @@ class Proof:
         a, b = self.original, self.rewritten
         return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)
 
-    def used(self) -> dict[Licence, int]:
-        """Return the licences used, with their numbers of uses."""
-        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
-
     def count(self, comparison: TensorComparison, at: Pair | None) -> None:
         """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
         failed, for a clamp of anything but a mask, and for a lift that is no rounding. Single numbers, which
