@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto, TypeProto
 
-from amp_rewrite.certificate import exchanges, numbering, rescaling, stored_tensors, value_kinds
+from amp_rewrite.certificate import exchanges, numbering, rescaling, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import (
@@ -31,7 +31,6 @@ from amp_rewrite.certificate.numbered import (
 from amp_rewrite.certificate.numbering import canonical_domain, functions_of, inlined_size
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes, sizes_of
-from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError
@@ -300,7 +299,7 @@ class Proving(Proof):
         rank = self.ranks.of(a.inputs[1 - port]) or self.ranks_after.of(b.inputs[1 - port])
         if rank is None or rank < len(other.dims):
             raise DifferentError("a stored factor has more axes than the other", (left, right, ""))
-        self.count(stored_tensors.compare(*self.tensors_of(left, right), rank=True), (left, right))
+        self.count(self.compare(one, other, rank=True), (left, right))
         self.uses[Licence.RANK] += 1
         return True
 
@@ -329,8 +328,9 @@ class Proving(Proof):
 
     def _stored(self, left: int, right: int, output: str) -> None:
         """Compare a constant of the result."""
-        if left in self.original.stored:
-            self.count(stored_tensors.compare(*self.tensors_of(left, right)), (left, right))
+        stored = self.original.stored
+        if left in stored:
+            self.count(self.compare(stored[left], self.rewritten.stored[right]), (left, right))
         else:
             self._folded.add(left, right, output)
 
@@ -384,7 +384,7 @@ def _compare_defaults(proof: Proof) -> None:
         if (one is None) != (two is None):
             raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
         if one is not None:
-            comparison = stored_tensors.compare(Held(one, a.folder), Held(two, b.folder))
+            comparison = proof.compare(one, two)
             if comparison.problem:
                 raise DifferentError(f"the default value of the input '{_text(name)}' differs")
             proof.count(comparison, None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Set
+from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from amp_rewrite.certificate import rescaling, stored_tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
@@ -54,10 +55,10 @@ class Proof:
         before, after = self.types.of(left), self.types_after.of(right)
         return abs(before) == after if after else before <= 0
 
-    def tensors_of(self, left: int, right: int) -> tuple[Held, Held]:
-        """Return the constants of a pair."""
-        a, b = self.original, self.rewritten
-        return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)
+    def compare(self, one: Any, other: Any, *, rank: bool = False) -> TensorComparison:
+        """Return the comparison of a tensor of the original, or one in memory, with one of the result."""
+        held = Held(one, self.original.folder), Held(other, self.rewritten.folder)
+        return stored_tensors.compare(*held, rank=rank)
 
     def count(self, comparison: TensorComparison, at: Pair | None) -> None:
         """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
@@ -134,8 +135,7 @@ class Proof:
             raise DifferentError("a number is not stored")
         if np.isnan(expected).any():
             raise DifferentError("a number is NaN, which operators treat differently")
-        comparison = stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder))
-        self.count(comparison, (MISSING, number))
+        self.count(self.compare(numpy_helper.from_array(expected), tensor), (MISSING, number))
 
 
 # ---- lifted numbers

@@ -167,13 +167,6 @@ _LEAST = (b"\1\0", b"\1\x80", b"\0\0", b"\0\x80")
 """The least numbers of float16, and zeros, of either sign."""
 
 
-def compare_array(expected: Array, rewritten: Held) -> TensorComparison:
-    """Compare a computed array, as float32, with a constant."""
-    raw = expected.astype("<f4").tobytes()
-    tensor = TensorProto(dims=expected.shape, data_type=FLOAT, raw_data=raw)
-    return compare(Held(tensor, None), rewritten)
-
-
 def _format_shape(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
