@@ -57,7 +57,11 @@ def test_an_out_of_bounds_read_has_no_result_or_a_complaint(body):
     assert worker.call(worker_process.complaint, VALID, full=True) == ""
 
 
-@crashing
+@pytest.mark.parametrize(
+    "body",
+    [CRASHING[0], pytest.param(CRASHING[1], marks=pytest.mark.slow)],
+    ids=["GatherND", "LayerNormalization"],
+)
 def test_a_model_that_crashes_the_checker_is_rewritten_with_a_warning(body):
     """The original crashes the checker as well: there is a warning, and a result."""
     result = rewrite(model(body))
@@ -89,6 +93,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not limit memory")
 def test_inference_takes_a_limited_amount_of_memory(tmp_path):
     """Types are inferred all the same, without the elements.
@@ -118,6 +123,7 @@ def test_an_endless_constant_is_rewritten():
     assert rewrite(model(ENDLESS), Options(certify=False)).report.ok
 
 
+@pytest.mark.slow
 def test_an_endless_constant_is_not_computed_for_a_proof():
     """A result that stores the sum is not proved."""
     stored = model(ENDLESS)
