@@ -157,13 +157,13 @@ def test_a_rescaled_result_that_is_not_proved_is_made_without(overflowing, monke
 
 def test_what_is_restored_before_a_mask_is_float32():
     """Products are half; the Mul that restores them, the mask and the softmax stay float32; proved."""
-    text = """g (float[1,2048,256] x) => (float[1,2048,256] y)
-        <float[256,256] wq, float[256,256] wk, float[2048,2048] mask> {
+    text = """g (float[1,1024,256] x) => (float[1,1024,256] y)
+        <float[256,256] wq, float[256,256] wk, float[1024,1024] mask> {
       q = MatMul (x, wq) k = MatMul (x, wk) t = Transpose <perm = [0, 2, 1]> (k) l = MatMul (q, t)
       m = Add (l, mask) p = Softmax (m) y = MatMul (p, x) }"""
     generator = np.random.default_rng(0)
     weights = {name: generator.standard_normal((256, 256)).astype(np.float32) * 4 for name in ("wq", "wk")}
-    proto = model(text, {**weights, "mask": np.triu(np.full((2048, 2048), -3e38, np.float32), 1)})
+    proto = model(text, {**weights, "mask": np.triu(np.full((1024, 1024), -3e38, np.float32), 1)})
     seen = observe(proto, feeds(proto))
     analysis = analyze(proto, observed=seen)
     units = analysis.graph.units
