@@ -20,7 +20,7 @@ from amp_rewrite.cli.output_files import PageFile, WritingCommand
 from amp_rewrite.cli.records import SizeFlags
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import cases, sentences
+from amp_rewrite.explaining import cases, rules, sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explaining.suggestions import NodeRemedy
 from amp_rewrite.model import loading, writing
@@ -203,9 +203,25 @@ class ExplainFlags(Record, title="What to print", argument="printing"):
     show: tuple[str, ...] = flag("--show", "Show more:", words=_SHOWN)
 
 
+def _print_rule(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Print a rule in place of all else."""
+    if name is not None:
+        for line in in_flags(rules.describe(name)).splitlines():
+            Console().whole(line)
+        context.exit()
+
+
 @command(ExplainFlags, PageFile, DecisionFlags, SizeFlags, kind=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
+@click.option(
+    "--rule",
+    metavar="NAME",
+    is_eager=True,
+    expose_value=False,
+    callback=_print_rule,
+    help="Explain a rule, such as absorption, and exit.",
+)
 def explain(
     model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: DecisionFlags, data: Data
 ) -> None:

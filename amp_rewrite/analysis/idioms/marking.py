@@ -1,4 +1,11 @@
-"""Marking of the units of a model that are parts of idioms."""
+"""Parts of an operator that is written out, and the marking of their units.
+
+    x / Sqrt(ReduceMean(x * x) + eps)        is an RMSNormalization, whose kernels compute this in float32
+    0.5 * x * (1 + Erf(x / 1.414))           is a Gelu: all of it has one type, so that runtimes fuse it
+
+What is one operator gets one decision. Its squares and sums would lose digits in half, and a Cast within it
+would break the fusion.
+"""
 
 from __future__ import annotations
 
