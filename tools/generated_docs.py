@@ -141,7 +141,7 @@ def known_rules(_: str) -> str:
 
 
 def _rule(module: ModuleType, reasons: Sequence[Reason]) -> str:
-    first, *more = inspect.getdoc(module).split("\n\n")
+    first, *more = (inspect.getdoc(module) or "").split("\n\n")
     texts = (f"```text\n{inspect.cleandoc(text)}\n```" if text[0] == " " else prose(text) for text in more)
     names = "\n".join(f"* **{reason.value}**: {prose(rules.message(reason))}" for reason in reasons)
     return "\n\n".join((prose(first), *texts, names))
