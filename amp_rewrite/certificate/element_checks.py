@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Set
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,21 +152,30 @@ def _is_clamped(old: Array, new: Array, half: Half, fill: float) -> Array:
 
 
 OTHER_FILLS = (FLOAT16.largest, 1e4)
-"""What masks become in float16 by onnxruntime's and onnxconverter-common's converters; ours is `Half.fill`. A
-tensor has one: two of them would order what the original has equal.
-"""
+"""What masks become in float16 by onnxruntime's and onnxconverter-common's converters; ours is `fill`."""
 
 
-def filled(fill: float) -> Check:
-    """Return the check for float32 elements that were rounded to float16, and clamped to a fill of others: no
-    other element may be larger.
+class Clamps(NamedTuple):
+    """The size of what numbers beyond the range of half became, and their signs."""
+
+    fill: float
+    signs: Set[int]
+
+
+def find_clamps(old: Array, new: Array) -> Clamps | None:
+    """Return how numbers were clamped; None if to several numbers, or beside larger ones of their sign: that
+    would change their order.
     """
+    old, new = old.astype(np.float32), new.astype(np.float32)
+    sizes, signs = np.abs(old), np.sign(old)
+    clamped = np.isin(np.abs(new), _FILLS) & (sizes > FLOAT16.largest) & np.isfinite(old)
+    fills = np.unique(np.abs(new[clamped]))
+    clamped_signs = {int(sign) for sign in np.unique(signs[clamped])}
+    larger = ~clamped & np.isfinite(old) & (sizes > fills.max(initial=0)) & np.isin(signs, [*clamped_signs])
+    return Clamps(float(fills[0]), clamped_signs) if fills.size == 1 and not larger.any() else None
 
-    def run(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-        larger = (np.abs(old) > fill) & ~_clamp_mask(old, FLOAT16)
-        return _first(larger) if larger.any() else rounded(FLOAT16, old, new, uses, fill)
 
-    return run
+_FILLS = np.float32([*OTHER_FILLS, FLOAT16.fill, BFLOAT16.fill])
 
 
 def rounded(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,10 +16,11 @@ from onnx import TensorProto
 
 from amp_rewrite.certificate import element_checks, tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.element_checks import HALVES, Array, Check
+from amp_rewrite.certificate.element_checks import HALVES, Array, Check, Clamps, rounded
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.numerics import rounding
+from amp_rewrite.numerics.half import FLOAT16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class TensorComparison:
     half: int | None = None
     exponent: int = 0
     least: int | None = None
+    clamps: Clamps | None = None
 
 
 _NOTHING = TensorComparison()
@@ -69,17 +72,29 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> TensorCom
             for t in (a.data_type, b.data_type)
         ]
         return TensorComparison(f"the element type {names[0].lower()} is {names[1].lower()}")
-    comparison = _of_elements(check, original, rewritten)
-    exponent = _exponent(original, rewritten) if comparison.problem and a.data_type == FLOAT else 0
-    scaled = _of_elements(check, original, rewritten, exponent) if exponent else comparison
-    comparison = comparison if scaled.problem else scaled
-    if comparison.problem and (a.data_type, b.data_type) == (FLOAT, TensorProto.FLOAT16):
-        checks = map(element_checks.filled, element_checks.OTHER_FILLS)
-        fills = (_of_elements(each, original, rewritten) for each in checks)
-        comparison = next((each for each in fills if not each.problem), comparison)
+    comparison = _of_any_scale(check, original, rewritten)
     if not comparison.problem and b.data_type == TensorProto.FLOAT16 and prod(after) <= _FEW:
         arrays = (tensors.whole(each.tensor, each.folder) for each in (original, rewritten))
         comparison.least = element_checks.least_exponent(*arrays)
+    return comparison
+
+
+def _of_any_scale(check: Check, original: Held, rewritten: Held) -> TensorComparison:
+    """Compare elements as they are, times a power of two, or clamped as others do."""
+    comparison, before = _of_elements(check, original, rewritten), original.tensor.data_type
+    if comparison.problem and before == FLOAT:
+        exponent = _exponent(original, rewritten)
+        scaled = _of_elements(check, original, rewritten, exponent) if exponent else comparison
+        comparison = comparison if scaled.problem else scaled
+    if comparison.problem and (before, rewritten.tensor.data_type) == (FLOAT, TensorProto.FLOAT16):
+        checks = (partial(rounded, FLOAT16, fill=fill) for fill in element_checks.OTHER_FILLS)
+        fills = (_of_elements(each, original, rewritten) for each in checks)
+        comparison = next((each for each in fills if not each.problem), comparison)
+    if not comparison.problem and comparison.uses[Licence.CLAMPED]:
+        elements = (tensors.elements(each.tensor, each.folder) for each in (original, rewritten))
+        comparison.clamps = element_checks.find_clamps(*elements)
+        if comparison.clamps is None:
+            comparison.problem = "it is clamped to several numbers, or beside larger ones"
     return comparison
 
 
