@@ -116,15 +116,15 @@ def auto_convert_mixed_precision(
 
     def is_valid(original: Any, rewritten: Any, _: Any) -> float:
         before, after = ([runs[0][name] for name in names] for runs in (original, rewritten))
-        if validate_fn is not None and not validate_fn(before, after):
-            return 0
+        passes = validate_fn is None or validate_fn(before, after)
         pairs = zip(before, after, strict=True) if (rtol, atol) != (None, None) else ()
-        return float(all(np.allclose(one, other, *limits) for one, other in pairs))
+        return float(bool(passes) and all(np.allclose(one, other, *limits) for one, other in pairs))
 
     metric, bounds = Metric(is_valid, "valid", least=1.0), Tolerances(None, agreement=None, non_finite=None)
-    outcome = convert(request.model, request.options, [dict(feed_dict)], bounds=bounds, metrics=metric)
-    if outcome.verdict is not None and not outcome.passes:
-        raise ValidationError("no result passes the validation", remedy="allow a larger error")
+    outcome = convert(request.model, request.options, feed_dict, bounds=bounds, metrics=metric)
+    if outcome.verification is not None and not outcome.passes:
+        why = outcome.unverified or "the errors are too large"
+        raise ValidationError(f"no result passes the validation: {why}", remedy="allow a larger error")
     return request.told(outcome.result.model)
 
 
@@ -184,7 +184,7 @@ def convert_to_f16(
     opset: int | None = None,
 ) -> onnx.ModelProto:
     """Return the model in half for TensorRT; operators in the list and the dictionary stay float32."""
-    given = {**locals(), "op_block_list": [*op_block_list, *(tensor_block_dict or ())]}
+    given = {**locals(), "op_block_list": [*(op_block_list or ()), *(tensor_block_dict or ())]}
     request = _Request(model, given, TENSORRT)
     request.move("op_block_list", Kind.DENY)
     return request.told(request.rewritten(set(), set()))

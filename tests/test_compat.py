@@ -126,6 +126,8 @@ def test_a_validation_decides(net):
     assert compat.auto_convert_mixed_precision(net, SAMPLE, rtol=0.1, atol=0.1, keep_io_types=True)
     with pytest.raises(ValueError, match="no result passes the validation"):
         compat.auto_convert_mixed_precision(net, SAMPLE, lambda *_: False)
+    with pytest.raises(ValueError, match="no result passes the validation: valid: raised ZeroDivisionError"):
+        compat.auto_convert_mixed_precision(net, SAMPLE, lambda *_: 1 / 0)
     with pytest.raises(OptionError, match="neither validate_fn nor rtol"):
         compat.auto_convert_mixed_precision(net, SAMPLE)
 
