@@ -183,7 +183,7 @@ def _of_float32(rewritten: Runnable) -> frozenset[str]:
 def _rounds(node: ir.Node, of_float32: Collection[str]) -> bool:
     """Return whether a node may round; one with bodies may, and so does a constant stored in half."""
     moves = node.op_type in _MOVING and not node.domain
-    return not moves and _name(node) not in of_float32
+    return not moves and node_patterns.pinned_as(node) not in of_float32
 
 
 GATES = names(lambda each: each.limits == frozenset((0.0, 1.0))) - {"Exp"}
@@ -198,7 +198,7 @@ def _node_errors(
     consumers: dict[str, dict[str, None]] = {}
     for node in nodes:
         for name in _names(node.inputs):
-            consumers.setdefault(name, {})[_name(node)] = None
+            consumers.setdefault(name, {})[node_patterns.pinned_as(node)] = None
     for node in nodes:
         inputs = [differences[name] for name in _names(node.inputs) if name in differences]
         entering = max((value.error for value in inputs), default=0.0)
@@ -208,7 +208,7 @@ def _node_errors(
             if value is not None:
                 error = value.as_gate if node.op_type in GATES else value.error
                 yield NodeError(
-                    node=_name(node),
+                    node=node_patterns.pinned_as(node),
                     operator=schema.written(node.domain, node.op_type),
                     value=name,
                     error=math.inf if value.non_finite else error,
@@ -220,10 +220,6 @@ def _node_errors(
                     high=max((v.high for v in inputs if v.high is not None), default=None),
                     readers=tuple(consumers.get(name, ())),
                 )
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or next(_names(node.outputs), "")
 
 
 def _names(values: Iterable[ir.Value | None]) -> Iterator[str]:
