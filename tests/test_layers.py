@@ -19,7 +19,6 @@ ORDER = """
 """.split()
 ASKING = {
     "certificate/folding.py",
-    "onnx_types/contrib_schemas.py",
     "process/worker_process.py",
     "numerics/rounding.py",
 }

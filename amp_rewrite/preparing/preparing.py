@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.model import graph_edits, inlining, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.onnx_types import contrib_schemas
+from amp_rewrite.onnx_types import schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Evidence
 from amp_rewrite.policy.form import Form
@@ -168,7 +168,7 @@ def _rewrite_norms(
 
 def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
     """Return a warning if onnxruntime optimised the model for a CPU."""
-    return (_FOR_A_CPU,) if contrib_schemas.BLOCKED in domains else ()
+    return (_FOR_A_CPU,) if schema.BLOCKED in domains else ()
 
 
 _FOR_A_CPU = (
