@@ -19,7 +19,7 @@ ORDER = """
 """.split()
 ASKING = {
     "certificate/folding.py",
-    "process/worker_process.py",
+    "process/worker.py",
     "numerics/rounding.py",
 }
 """What imports onnxruntime besides `running`, in functions."""

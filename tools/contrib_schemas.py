@@ -2,8 +2,9 @@
 
     python tools/contrib_schemas.py
 
-`amp_rewrite/onnx_types/contrib_schemas.json` has the versions of each operator, oldest first, by domain and name:
-`since`, `inputs` and `outputs` (rows of type, option, homogeneous), and the `types` of each type variable.
+`amp_rewrite/onnx_types/contrib_schemas.json` has the versions of each operator, oldest first, by domain
+and name: `since`, `inputs` and `outputs` (rows of type, option, homogeneous), and the `types` of each
+type variable.
 """
 
 from __future__ import annotations
