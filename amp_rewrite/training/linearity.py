@@ -18,6 +18,7 @@ from amp_rewrite.analysis.units import Use
 from amp_rewrite.model import constants, traversal
 from amp_rewrite.model.graph_edits import StoredValues
 from amp_rewrite.model.operator_calls import NodeCall
+from amp_rewrite.model.traversal import producers, reach
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators import scaling
 from amp_rewrite.operators.catalogue import KEEPING_ZERO, LARGEST_ZERO
@@ -50,11 +51,11 @@ class Dataflow:
 
     def before(self, values: Iterable[ir.Value]) -> set[ir.Node]:
         """Return all nodes on which these values depend."""
-        return reach(producers(values), lambda node: producers(self.reads[node]))
+        return set(reach(producers(values), lambda node: producers(self.reads[node])))
 
     def behind(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
         """Return these nodes and all that depend on them."""
-        return reach(nodes, self.successors)
+        return set(reach(nodes, self.successors))
 
     def successors(self, node: ir.Node) -> Iterator[ir.Node]:
         """Yield the consumers of a node's outputs."""
@@ -89,26 +90,6 @@ def _uses(node: ir.Node) -> Iterator[tuple[ir.Value, Use]]:
         for inner in body:
             yield from _uses(inner)
         yield from ((value, Use(body, port)) for port, value in enumerate(body.outputs))
-
-
-def reach(
-    start: Iterable[ir.Node],
-    following: Callable[[ir.Node], Iterable[ir.Node]],
-    passes: Callable[[ir.Node], bool] = lambda _: True,
-) -> set[ir.Node]:
-    """Return the nodes reachable from these along `following`, through nodes that satisfy `passes` only."""
-    closure, todo = set[ir.Node](), list(start)
-    while todo:
-        node = todo.pop()
-        if node not in closure and passes(node):
-            closure.add(node)
-            todo += following(node)
-    return closure
-
-
-def producers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
-    """Yield the nodes that compute these values."""
-    return filter(None, (value.producer() for value in values))
 
 
 def is_product(node: ir.Node) -> bool:
@@ -294,7 +275,7 @@ def _without_products(
     def passes(node: ir.Node) -> bool:
         return node not in besides and node in flow.reads and not is_product(node)
 
-    return reach(start, following, passes)
+    return set(reach(start, following, passes))
 
 
 # The parts of a train step beyond the forward pass: backward pass, its side inputs, and optimiser.
@@ -323,7 +304,7 @@ def divide_parts(flow: Dataflow, targets: Collection[ir.Value], linearity: Linea
 
     def is_unscaled(product: ir.Node) -> bool:
         dependents = reach([product], flow.successors, lambda node: node not in linear)
-        return not dependents.isdisjoint(optimiser)
+        return not optimiser.isdisjoint(dependents)
 
     candidates = [node for node in flow.nodes if node in (beside | optimiser) - behind and is_product(node)]
     return Parts(optimiser, tuple(node.outputs[0] for node in filter(is_unscaled, candidates)))
