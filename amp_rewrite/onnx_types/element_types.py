@@ -20,21 +20,19 @@ Types = dict[ir.Value, Type]
 """The type of each value; a value that is not in it has an unknown type."""
 
 
-def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
+def infer(model: ir.Model) -> Types:
     """Infer the types of values in the main graph and the graphs nested in it, as far as possible.
 
-    Schemas take precedence over types that the model declares, and those over `declared`: types by value
-    name from another source, such as shape inference.
+    Schemas take precedence over types that the model declares.
     """
-    inference = _Inference(model, declared or {})
-    inference.graph(model.graph)
-    assumed = inference.assumed()
-    return infer(model, {**(declared or {}), **assumed}) if assumed else inference.types
-
-
-def complete(model: ir.Model, types: Types) -> bool:
-    """Return whether every node output of the main graph has a type."""
-    return all(value in types for node in model.graph for value in node.outputs if value.name)
+    declared: dict[str, Type] = {}
+    while True:
+        inference = _Inference(model, declared)
+        inference.graph(model.graph)
+        assumed = inference.assumed()
+        if not assumed:
+            return inference.types
+        declared |= assumed
 
 
 def versions(imports: Mapping[str, int]) -> Callable[[str], int]:

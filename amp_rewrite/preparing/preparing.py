@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from amp_rewrite.model import graph_edits, inlining, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import BLOCKED
 from amp_rewrite.policy.evidence import Evidence
@@ -67,7 +68,7 @@ def _write_casts(model: ir.Model) -> None:
     reads its second input for the type alone: that input would be cast for it, and its output would not be
     recognised as a constant.
     """
-    types = value_shapes.types(model)
+    types = element_types.infer(model)
     for node in traversal.every_node(model.graph):
         if node.op_type == "CastLike" and not node.domain:
             _write(node, types)
@@ -123,7 +124,7 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
         changes += operator_forms.rewrite_norms(model, exclusions)
     if "Clip" in operators:
         changes += operator_forms.rewrite_clips(model, form)
-    types = value_shapes.types(model)
+    types = element_types.infer(model)
     if "Cast" in operators:
         bypass_casts(traversal.every_node(model.graph), types)
     value_shapes.infer_shapes(model, types)

@@ -335,34 +335,3 @@ def _merged(declared: _Dims, inferred: _Dims) -> _Dims:
     if apart or len(declared) != len(inferred):
         return inferred
     return tuple(b if a is None or isinstance(b, int) else a for a, b in pairs)
-
-
-# Types of values from the schemas, with onnx's inference as a fallback.
-
-_LARGEST = 1 << 28
-"""Bytes beyond which onnx's shape inference is not used: it would copy the model several times."""
-
-
-def types(model: ir.Model) -> Types:
-    """Return the types of a model's values: from schemas and declarations, with onnx as a fallback."""
-    value_types = element_types.infer(model)
-    if element_types.complete(model, value_types):
-        return value_types
-    return element_types.infer(model, _types_of_main_graph(model))
-
-
-def _types_of_main_graph(model: ir.Model) -> dict[str, ir.TypeProtocol]:
-    """Return the types that onnx infers for the values of the main graph, by name; none if it fails."""
-    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
-    if size > _LARGEST or (model.functions and element_types.node_count(model) > element_types.MOST_NODES):
-        return {}
-    graph = worker.infer(ir.to_proto(model), propagates_data=False) or onnx.GraphProto()
-    kinds = {info.name: _type(info.type) for info in graph.value_info}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
-
-
-def _type(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
-    """Return the type of a tensor; None for other types, for which the schemas suffice."""
-    if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
-        return None
-    return element_types.tensor(ir.DataType(proto.tensor_type.elem_type))
