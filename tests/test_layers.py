@@ -19,8 +19,7 @@ ORDER = """
 """.split()
 ASKING = {
     "certificate/folding.py",
-    "onnx_types/contrib_schemas.py",
-    "process/worker_process.py",
+    "process/worker.py",
     "numerics/rounding.py",
 }
 """What imports onnxruntime besides `running`, in functions."""

@@ -220,9 +220,9 @@ def _is_one_place(file: _File, other: _File) -> bool:
 
 
 def _is_data(file: _File, result: _File) -> bool:
-    """Whether a file has the name of one with weights of a result."""
-    is_beside = file.path.parent.resolve() == result.path.parent.resolve()
-    return is_beside and external_data.number_of(file.path.name, result.path) is not None
+    """Whether a file is named like one with weights of a result."""
+    name, is_beside = file.path.name.casefold(), file.path.parent.resolve() == result.path.parent.resolve()
+    return is_beside and name.startswith(f"{result.path.name.casefold()}.") and name.endswith(".data")
 
 
 def _defaults(values: Mapping[str, Any]) -> Iterator[_File]:

@@ -15,13 +15,12 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
 from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Layouts, Types, element_type_name
 from amp_rewrite.operators.catalogue import has_arithmetic
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
-from amp_rewrite.preparing import value_shapes
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import records, result_checks
 from amp_rewrite.rewriting.report import Counts
@@ -282,7 +281,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)
-        estimate = flop_count.count(model, value_shapes.types(model), sizes)
+        estimate = flop_count.count(model, element_types.infer(model), sizes)
         casts = dict(_casts(estimate))
         nodes = tuple(_nodes(estimate, casts))
         weights = tuple(_weights(model, estimate.types))

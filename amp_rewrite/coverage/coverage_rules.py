@@ -31,7 +31,7 @@ from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import writing
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.onnx_types.schema import CONTRIB
 from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.operators.catalogue import names as names_of
 from amp_rewrite.policy import yaml_fields

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.model import patterns
+from amp_rewrite.model import patterns, traversal
 from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE
 from amp_rewrite.model.traversal import GraphNodes
@@ -153,13 +153,13 @@ def predict_outlook(
         return frozenset(float32_at(node, port_kinds, types))
 
     around = {node: float32(node) for node in nodes if node not in float32_nodes}
-    waiting = [node for node, values in around.items() if values and ports.starts(node)]
-    half = set(waiting)
-    while waiting:
-        for value in around[waiting.pop()]:
-            fresh = [node for node in _beside(value) if value in around.get(node, ()) and node not in half]
-            half.update(fresh)
-            waiting.extend(fresh)
+
+    def beside(node: ir.Node) -> Iterator[ir.Node]:
+        for value in around[node]:
+            yield from (other for other in _beside(value) if value in around.get(other, ()))
+
+    starts = (node for node, values in around.items() if values and ports.starts(node))
+    half = set(traversal.reach(starts, beside))
     touched = {value for node in half for value in around[node] if value in varying}
     casts = sum(_casts(value, half, around) for value in touched)
     doubled = sum(map(is_clip, half)) if max_and_min else 0

@@ -21,10 +21,10 @@ from amp_rewrite.explaining.suggestions import AnalysedModel, NodeRemedy
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.open_sizes import Dims
-from amp_rewrite.preparing import value_shapes
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import annotations, plan_files
 from amp_rewrite.rewriting.decisions import Decisions
@@ -130,7 +130,7 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         )
     if decisions is None:
         return of_analysis(analyze())
-    flop_counts = flop_count.count(model, value_shapes.types(model), dims)
+    flop_counts = flop_count.count(model, element_types.infer(model), dims)
     untried = tuple(suggestions.untried(causes.find(decisions, flop_counts.flops)))
     rests = tuple(assumptions(flop_counts))
     return Explanation(

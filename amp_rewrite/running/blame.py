@@ -17,7 +17,7 @@ from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.operators.catalogue import CONTROL_FLOW, EXACT, names
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.preparing import preparing, value_shapes
+from amp_rewrite.preparing import preparing
 from amp_rewrite.running import emulation, metrics, selections, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.instrumented_model import InstrumentedModel, paired_values
@@ -130,7 +130,7 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     """Return patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
     model = loading.load(original).model
     inlining.inline(model)
-    types = value_shapes.types(model)
+    types = element_types.infer(model)
     preparing.bypass_casts(traversal.every_node(model.graph), types)
     names = pinnable(unit_building.build(model, types))
     node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))

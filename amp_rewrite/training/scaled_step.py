@@ -97,7 +97,7 @@ def scale(step: Step, loss_scale: LossScale | None, *, skip_nonfinite: bool) -> 
 
     A dynamic scale skips steps whose gradients are not finite, a fixed one with `skip_nonfinite` only.
     """
-    region = linearity.find_loss_region(step.flow, step.loss, step.linearity, step.forward)
+    region = linearity.find_loss_region(step.flow, step.loss, step.linearity)
     region -= set(step.parts.optimiser)
     frontier = tuple(value.name or "" for value in step.linearity.frontier)
     region_names, optimiser_names = _names(region, step), _names(step.parts.optimiser, step)
