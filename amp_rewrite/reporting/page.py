@@ -143,7 +143,7 @@ def _plain_verdict(verdict: Verdict | None, unverified: str) -> dict[str, Any]:
         return {"ok": None, "said": "not compared with the original", "how": how, "rows": []}
     return {
         "ok": verdict.ok,
-        "said": verdict_text.in_short(verdict),
+        "said": ": ".join(filter(None, (verdict_text.conclusion(verdict), verdict_text.largest(verdict)))),
         "how": verdict_text.describe(verdict),
         "columns": verdict_text.COLUMNS,
         "rows": list(map(_plain_output, verdict.outputs)),

@@ -146,23 +146,6 @@ class Observed(Mapping[str, Extremes]):
             "flushed": sum(extremes.flushed > 0 for extremes in self.values()),
         }
 
-    def refuse_other(self, model: str) -> None:
-        """Raise OptionError unless `model` is the fingerprint of the observed model.
-
-        Examples:
-            >>> from amp_rewrite import Observed
-            >>> Observed("of one model", 64, {}).refuse_other("of another")
-            Traceback (most recent call last):
-                ...
-            amp_rewrite.errors.OptionError: observed: was observed on another model; observe the ...
-        """
-        if self.model != model:
-            raise OptionError(
-                "was observed on another model",
-                where=self.where,
-                remedy="observe the model that you rewrite",
-            )
-
 
 _AGAIN = "make it again with `Observed.save`"
 

@@ -21,7 +21,6 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options
-from amp_rewrite.rewriting import decisions, plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report, SummaryLine
@@ -171,18 +170,21 @@ _NOTHING = 1e-30
 # The outcome of a search for a plan, as a summary line.
 
 
-def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
-    """Yield the outcome and effort of a search; nothing without a search."""
+def lines(tuned: Tuned | None, report: Report, *, is_taken: bool) -> Iterator[SummaryLine]:
+    """Yield the outcome and effort of a search; nothing without a search. A plan that passes and is not taken
+    costs more than synthetic inputs justify.
+    """
     if tuned is not None:
-        yield SummaryLine("search", f"{_outcome_text(tuned, report)} ({_effort_text(tuned)})")
+        text = _outcome_text(tuned, report) if is_taken or not tuned.is_met else _not_taken(tuned)
+        yield SummaryLine(
+            "search", f"{text} ({plural(tuned.runs, 'run')} on {tuned.sites:,} values that half rounds)"
+        )
 
 
-def not_taken(tuned: Tuned) -> str:
-    """Return a message that a plan passed, but costs more than synthetic inputs justify."""
+def _not_taken(tuned: Tuned) -> str:
     before = "more than a tenth of the predicted speed or of the FLOPs in half"
     loss = "all that is half" if tuned.is_float32 else before
-    too_much = f"gives up {loss}, too much for synthetic inputs"
-    return f"the plan within {_target(tuned)} {too_much} ({_effort_text(tuned)})"
+    return f"the plan within {_target(tuned)} gives up {loss}, too much for synthetic inputs"
 
 
 def _outcome_text(tuned: Tuned, report: Report) -> str:
@@ -232,10 +234,6 @@ def _reached(tuned: Tuned) -> str:
 
 def _an_error(error: float) -> str:
     return f"an error of {error:.1e}" if math.isfinite(error) else error_in_words(error)
-
-
-def _effort_text(tuned: Tuned) -> str:
-    return f"{plural(tuned.runs, 'run')} on {tuned.sites:,} values that half rounds"
 
 
 # The effort of a search.
@@ -402,10 +400,8 @@ def _above_zero(name: str, value: object) -> float:
 
 
 def _saved(analysis: Analysis, candidate: Candidate) -> SavedPlan:
-    options = analysis.options
-    decided = decisions.of(analysis.graph, candidate.painting, Plan(options.half))
-    fingerprint = plan_files.fingerprint(analysis.graph.root)
-    return plan_files.of(fingerprint, decided, analysis.plan_options, analysis.plan.rescaled)
+    plan = Plan(analysis.options.half, rescaled=analysis.plan.rescaled)
+    return replace(analysis, painting=candidate.painting, plan=plan).saved_plan()
 
 
 @dataclass(frozen=True, slots=True)
