@@ -81,19 +81,13 @@ def stored(metadata: Mapping[str, str]) -> SavedPlan | None:
     if KEY not in metadata:
         return None
     try:
-        return plan_files.parse(_decompressed(metadata[KEY]), KEY)
-    except (ValueError, OptionError) as error:
+        text = zlib.decompressobj().decompress(base64.b64decode(metadata[KEY]), LIMIT)
+        return plan_files.parse(text, KEY)
+    except (ValueError, OptionError, zlib.error) as error:
         raise ModelError(
             f"the decisions in its metadata are damaged ({error})"[:200],
             remedy="rewrite the original again to have them",
         ) from error
-
-
-def _decompressed(text: str) -> bytes:
-    try:
-        return zlib.decompressobj().decompress(base64.b64decode(text), LIMIT)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
 
 
 def read(model: ir.Model) -> Decisions | None:

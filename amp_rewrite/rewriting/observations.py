@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.observed import Extremes, Seen
+from amp_rewrite.analysis.observed import NOTHING, Extremes, Seen
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import output_paths, writing
@@ -77,7 +77,7 @@ class Observed(Mapping[str, Extremes]):
                 remedy="merge what is of one model",
             )
         names = {*self, *other}
-        extremes = {name: _union(self.get(name), other.get(name)) for name in names}
+        extremes = {name: self.get(name, NOTHING).join(other.get(name, NOTHING)) for name in names}
         is_synthetic = self.is_synthetic or other.is_synthetic
         samples = self.samples + other.samples
         return Observed(self.model, samples, extremes, self.where, is_synthetic=is_synthetic)
@@ -148,14 +148,6 @@ class Observed(Mapping[str, Extremes]):
 
 
 _AGAIN = "make it again with `Observed.save`"
-
-
-def _union(one: Extremes | None, other: Extremes | None) -> Extremes:
-    if one is None or other is None:
-        extremes = one or other
-        assert extremes is not None, "a name is in one of the two"
-        return extremes
-    return one.join(other)
 
 
 def _row(extremes: Extremes) -> dict[str, Any]:
