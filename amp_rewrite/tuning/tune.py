@@ -25,7 +25,7 @@ from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report, SummaryLine
 from amp_rewrite.running import sessions, tolerances
 from amp_rewrite.running.sequences import Steps
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Samples
+from amp_rewrite.running.sessions import Device, Feeds, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
@@ -332,7 +332,8 @@ def tune(
     searched = [*feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES], *stressed]
     others = [feeds] if fresh is None else [list(sessions.check_samples(fresh, model, steps)), feeds]
     libraries = sessions.check_libraries(custom_ops)
-    judges = _Judge(judged, own, libraries, device, [*others, *([each] for each in stressed)])
+    groups = [*others, *([each] for each in stressed)]
+    judging = {"bounds": judged, "metrics": own, "device": device, "custom_ops": libraries}
     analysis, twin = (
         pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
         for _ in range(2)
@@ -353,7 +354,7 @@ def tune(
             names = (pinned_as(analysis.graph.units[unit].node) for unit in candidate.kept)
             return Tuned(
                 plan=plan,
-                verdict=judges.verdict(model, plan),
+                verdict=_verdict(model, plan, groups, judging),
                 target=_target_error(judged),
                 noise=math.sqrt(search.noise) * bound,
                 kept=tuple(dict.fromkeys(names)),
@@ -398,39 +399,19 @@ def _saved(analysis: Analysis, candidate: Candidate) -> SavedPlan:
     return replace(analysis, painting=candidate.painting, plan=plan).saved_plan()
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """The criteria and device for verifying the model of a plan, and the groups of samples to pass on."""
-
-    bounds: Tolerances
-    metrics: tuple[Metric, ...]
-    libraries: Libraries
-    device: Device | str | None
-    groups: Sequence[Sequence[Feeds]]
-
-    def verdict(self, model: ModelSource, plan: SavedPlan) -> Verdict:
-        """Return the first verdict of `verify` that fails on a group of samples, or that on the first group;
-        if the model is a file, the result is a temporary file.
-        """
-        quick = Options(check=False, metadata=False)
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
-            result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
-            options = plan.over(Options())
-            verdicts = [
-                verify(
-                    model,
-                    result.model,
-                    samples,
-                    self.bounds,
-                    metrics=self.metrics,
-                    io=options.io,
-                    device=self.device,
-                    custom_ops=self.libraries,
-                )
-                for samples in self.groups
-            ]
-            return max(verdicts, key=lambda verdict: verdict.is_far)
+def _verdict(
+    model: ModelSource, plan: SavedPlan, groups: Sequence[Sequence[Feeds]], keywords: Mapping[str, Any]
+) -> Verdict:
+    """Return the first verdict of `verify`, with these keywords, on the model of a plan that fails on a group
+    of samples, or that on the first group; if the model is a file, the result is a temporary file.
+    """
+    quick = Options(check=False, metadata=False)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
+        result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
+        io = plan.over(Options()).io
+        verdicts = [verify(model, result.model, samples, io=io, **keywords) for samples in groups]
+        return max(verdicts, key=lambda verdict: verdict.is_far)
 
 
 def _sensitivity(
