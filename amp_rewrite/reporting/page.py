@@ -109,7 +109,7 @@ def _reasons(decisions: Decisions, ranges: Mapping[int, UnitRange]) -> Iterator[
 
 def of(title: str, report: Report | None, decisions: Page, evidence: RunEvidence, coverage: Coverage) -> Page:
     """Return a page; `report` is None for a model that was rewritten earlier."""
-    verdict, rescaled = evidence.verdict, report and report.rescaled
+    verdict = evidence.verdict
     lines = summary.lines(report) if report else summary.coverage_lines(coverage)
     blame = verdict.blame if verdict is not None else None
     worst = blame.worst if blame and verdict is not None and not verdict.ok else None
@@ -123,7 +123,7 @@ def of(title: str, report: Report | None, decisions: Page, evidence: RunEvidence
         "errors": [_plain_error(error) for error in blame.nodes] if blame else [],
         "worst": worst and worst.value,
         "magnitudes": {**compared, **evidence.magnitudes},
-        "exponents": sentences.exponents(rescaled.values if rescaled else ()),
+        "exponents": sentences.exponents(report and report.rescaled),
         "step": None,
     }
 

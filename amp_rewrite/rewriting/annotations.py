@@ -53,8 +53,9 @@ def update(
         warnings: tuple[str, ...] = ()
     except ModelError as error:
         warnings = (f"what is left of an earlier rewrite is dropped: {error.problem}",)
-    short = _shortened(_in_model(model, decided))
-    plan = plan_files.of("", short, options, _joined(parts))
+    there = _in_model(model, decided)  # which has all names: the first output is that of its node
+    short = (msgspec.structs.replace(each, node="", outputs=each.outputs[:1]) for each in there.all)
+    plan = plan_files.of("", replace(there, all=tuple(short)), options, _joined(parts))
     model.metadata_props[KEY] = packed(plan)
     return warnings
 
@@ -112,12 +113,6 @@ def is_rescaled(metadata: Mapping[str, str]) -> bool:
         return bool(rescaled(metadata).values)
     except ModelError:
         return False
-
-
-def _shortened(decided: Decisions) -> Decisions:
-    """Return the decisions as a model has them, which has all names: the first output is that of its node."""
-    short = (msgspec.structs.replace(each, node="", outputs=each.outputs[:1]) for each in decided.all)
-    return replace(decided, all=tuple(short))
 
 
 def _of_nodes(model: ir.Model, plan: SavedPlan) -> Decisions:

@@ -107,7 +107,10 @@ class Observed(Mapping[str, Extremes]):
             >>> Observed("of one model", 64, {}).to_json()
             {'format': 1, 'model': 'of one model', 'samples': 64, 'values': {}}
         """
-        values = {name: _row(extremes) for name, extremes in self.items()}
+        values = {
+            name: {**dataclasses.asdict(each), "low": float(each.low) + 0.0, "high": float(each.high) + 0.0}
+            for name, each in self.items()  # a zero of any sign, by the order of samples, is 0
+        }
         synthetic = {"synthetic": True} if self.is_synthetic else {}
         return {"format": FORMAT, "model": self.model, "samples": self.samples, **synthetic, "values": values}
 
@@ -148,16 +151,6 @@ class Observed(Mapping[str, Extremes]):
 
 
 _AGAIN = "make it again with `Observed.save`"
-
-
-def _row(extremes: Extremes) -> dict[str, Any]:
-    ends = {"low": _canonical(extremes.low), "high": _canonical(extremes.high)}
-    return {**dataclasses.asdict(extremes), **ends}
-
-
-def _canonical(number: float) -> float:
-    """Return the same number, with the sign of a zero dropped, as it depends on the order of samples."""
-    return float(number) + 0.0
 
 
 def _extremes(name: str, row: _Row) -> Extremes:
