@@ -15,24 +15,6 @@ pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, "PASS: verified against the original"),
-        ({"signature": ("an output is gone",)}, "FAIL: not compared with the original"),
-        ({"unproven": ("nothing is finite",)}, "FAIL: the comparison proves nothing"),
-        ({"outputs": 0.1}, "FAIL: too far from the original"),
-    ],
-    ids=["close", "signature", "unproven", "far"],
-)
-def test_the_page_says_what_failed(changes, said):
-    """A model that was compared, and is too far off, was not left unverified."""
-    verdict = amp_rewrite.verify(demo.network(), demo.network(), demo.feeds(), device="cpu")
-    far = amp_rewrite.verify(demo.network(), demo.network(seed=1), demo.feeds(), device="cpu")
-    changes = {"outputs": far.outputs} if "outputs" in changes else changes
-    assert verdict_text.in_short(replace(verdict, **changes)) == said
-
-
-@pytest.mark.parametrize(
     ("ok", "said"),
     [(True, "on synthetic images in 0..1 the error is"), (False, "if your images are in 0..1")],
 )

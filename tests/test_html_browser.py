@@ -129,7 +129,7 @@ def test_a_comparison_as_it_opens(browser, demo_report):
         assert y > 66  # below the bar
         assert 12 * scale > 10
         text = shown.page.text_content("#overview")
-        assert "PASS: verified against the original" in text
+        assert "PASS: largest error" in text
         assert "44 in float16, 6 in float32" in text
         assert shown.page.locator("#overview .coverage .row").count() > 5
         assert shown.page.locator("#overview svg").count() == 2

@@ -209,7 +209,7 @@ def test_synthetic_inputs_are_confirmed_on_others(cancels, monkeypatch):
     monkeypatch.setattr(repair, "LEAST", 0.0)
     code, told, output = report(cancels)
     assert (code, told["verified"]) == (0, True), output
-    assert "1 synthetic sample (seed 1)" in output
+    assert "(1 sample, seed 1)" in output
 
 
 def test_a_busy_machine_writes_the_same_file(cancels, monkeypatch):

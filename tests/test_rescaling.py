@@ -22,7 +22,8 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.model import loading
 from amp_rewrite.preparing import preparing
 from amp_rewrite.rescaling import region_search
-from amp_rewrite.rewriting import annotations, result_checks, unscaling
+from amp_rewrite.rewriting import annotations, result_checks
+from amp_rewrite.rewriting.restore import unscale
 from tests import case_files, real_models
 from tests.text import model
 
@@ -63,7 +64,7 @@ def scaled(proto, most, inputs=None, *, is_undone=False):
     wanted = {values[name]: size for name, size in most.items()}
     applied = region_search.meet(after, facts, region_search.Demand(wanted, wanted))
     if is_undone:
-        unscaling.undo(after.model, applied.rescaled)
+        unscale(after.model, applied.rescaled)
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)
     inputs = inputs or feeds(proto)
     assert list(bits(ir.to_proto(after.model), inputs)) == list(bits(ir.to_proto(before.model), inputs)), most

@@ -231,24 +231,7 @@ _DIGITS = 18
 
 
 @dataclass(frozen=True)
-class Workers(Record, title="The search", argument="workers"):
-    """What runs the samples."""
-
-    executor: str | None = flag(
-        "--executor WHERE",
-        "What runs the samples: the workers of a Dask scheduler, dask://HOST:PORT.",
-        rare=True,
-    )
-
-    def opened(self) -> AbstractContextManager[Executor | None]:
-        """Open the executor, for use within the context, None without one; raise as `executors.named`."""
-        if self.executor is None:
-            return contextlib.nullcontext()
-        return executors.named(self.executor, "--executor")
-
-
-@dataclass(frozen=True)
-class CalibrationWorkers(Workers, title="Value ranges"):
+class Workers(Record, title="Value ranges", argument="workers"):
     """What runs the samples of `--calibrate`, or several models."""
 
     executor: str | None = flag(
@@ -258,6 +241,12 @@ class CalibrationWorkers(Workers, title="Value ranges"):
         rare=True,
         needs=(Need("--calibrate"),),
     )
+
+    def opened(self) -> AbstractContextManager[Executor | None]:
+        """Open the executor, for use within the context, None without one; raise as `executors.named`."""
+        if self.executor is None:
+            return contextlib.nullcontext()
+        return executors.named(self.executor, "--executor")
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
     story = tuple(_story(outcome)) if report.obstacle is None else ()
     yield from story
     if not story or job.printing.verbose or job.tuning.is_requested:
-        yield from search_lines(outcome)
+        yield from _search_lines(outcome)
 
 
 def before_speed(report: Report) -> Report:
@@ -324,18 +324,13 @@ def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
 
 def outcome_lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
     """Yield the line on the search, if there was one, and the reason if nothing became half."""
-    yield from search_lines(outcome)
+    yield from _search_lines(outcome)
     if outcome.result.report.obstacle is not None:
         yield SummaryLine("result", without_half(outcome, io), is_whole=True)
 
 
-def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
-    """Yield the line on the search, if there was one."""
-    tuned = outcome.tuned
-    if tuned is not None and tuned.is_met and not outcome.is_tuned:
-        yield SummaryLine("search", tuning.not_taken(tuned))
-    else:
-        yield from tuning.lines(tuned, outcome.result.report)
+def _search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
+    return tuning.lines(outcome.tuned, outcome.result.report, is_taken=outcome.is_tuned)
 
 
 def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result: str = "the result") -> str:

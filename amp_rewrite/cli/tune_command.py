@@ -12,7 +12,7 @@ import click
 from amp_rewrite.cli.decisions import TuneDecisions
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
-from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, Workers, quantity
+from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, quantity
 from amp_rewrite.cli.rewrite_job import job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.conversion import Tuning
@@ -55,7 +55,6 @@ class SearchFlags(Record, title="The search", argument="tuning"):
 @command(
     TuneFiles,
     SearchFlags,
-    Workers,
     TuneDecisions,
     Inputs,
     ComparisonFlags,
@@ -68,7 +67,6 @@ def tune(
     model: Path,
     files: TuneFiles,
     tuning: Tuning,
-    workers: Workers,
     asked: TuneDecisions,
     data: Data,
     judging: Judging,
@@ -88,6 +86,6 @@ def tune(
             remedy="leave out --level",
         )
     job = job_of(model, files, asked, data, judging, limit, printing, required=True)
-    with job.running() as running_job, workers.opened() as executor:
-        show = carry_out(replace(running_job, tuning=replace(tuning, executor=executor)))
+    with job.running() as running_job:
+        show = carry_out(replace(running_job, tuning=tuning))
     show()

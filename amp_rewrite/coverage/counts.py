@@ -321,7 +321,8 @@ def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
     for graph in traversal.graphs(flop_count.model.graph):
         for node in filter(_is_cast, graph):
             before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
-            if before is None or after is None or not _is_between(before, after):
+            kinds = {of_type(before), of_type(after)}
+            if before is None or after is None or kinds != {Precision.HALF, Precision.FULL}:
                 continue
             shape, size = flop_count.shapes.of(node.inputs[0]), int(before.itemsize + after.itemsize)
             moved = None if shape is None else flop_count.runs.get(graph, 1) * math.prod(shape) * size
@@ -329,10 +330,6 @@ def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
                 node,
                 CastTraffic(pinned_as(node), element_type_name(before), element_type_name(after), moved),
             )
-
-
-def _is_between(before: ir.DataType, after: ir.DataType) -> bool:
-    return {of_type(before), of_type(after)} == {Precision.HALF, Precision.FULL}
 
 
 def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
@@ -374,9 +371,6 @@ def _used_in(value: ir.Value, own: Precision, types: Types) -> Precision:
     consumers = {use.node for use in value.uses()}
     if own is not Precision.FULL or value.is_graph_output() or not consumers:
         return own
-    to_half = (_is_cast(node) and _is_half(node.outputs[0], types) for node in consumers)
-    return Precision.HALF if all(to_half) else own
-
-
-def _is_half(value: ir.Value, types: Types) -> bool:
-    return of_type(_dtype(value, types)) is Precision.HALF
+    casts = all(map(_is_cast, consumers))
+    to_half = casts and {of_type(_dtype(node.outputs[0], types)) for node in consumers} == {Precision.HALF}
+    return Precision.HALF if to_half else own

@@ -16,7 +16,6 @@ dims:
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -36,6 +35,7 @@ from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.operators.catalogue import names as names_of
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.policy.operator_lists import near_operator
 from amp_rewrite.rewriting import records
 from amp_rewrite.text import plural
 
@@ -225,12 +225,8 @@ def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
     for operator in operators:
         domain, _, name = operator.rpartition(":")
         if coverage.row(operator) is None and name not in schema.known_operators(domain):
-            contrib = (f"{CONTRIB}:{each}" for each in schema.known_operators(CONTRIB))
-            words = {*schema.known_operators(""), *contrib, *(row.operator for row in coverage.rows)}
-            near = difflib.get_close_matches(operator, sorted(words), n=1)
-            example = "write it as in MatMul or com.microsoft:FusedMatMul"
-            remedy = f"did you mean {near[0]}?" if near else example
-            raise OptionError(f"no operator is called {operator}", remedy=remedy)
+            remedy = near_operator((domain, name), schema.known_operators)
+            raise OptionError(f"there is no operator {operator}", remedy=remedy)
 
 
 # Rules as text: in a file, or NAME=VALUE.

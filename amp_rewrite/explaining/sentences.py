@@ -18,7 +18,7 @@ from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, in_words
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.rewriting.decisions import CastSite, Decision, Decisions, Origin
-from amp_rewrite.rewriting.plan import Rescaled, Scaled
+from amp_rewrite.rewriting.plan import Rescaled
 from amp_rewrite.text import plural
 
 
@@ -270,7 +270,7 @@ _SENTENCES = {
 
 def of_rescaled(rescaled: Rescaled, half: str) -> str:
     """Return the effect of powers of two, with the largest value that they made fit."""
-    e, parts = exponents(rescaled.values).get(rescaled.largest, 0), len(rescaled.regions)
+    e, parts = exponents(rescaled).get(rescaled.largest, 0), len(rescaled.regions)
     others = "others" if parts <= 1 else f"others in {parts} parts of the model"
     values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and {others}, {stored_as(e)}"
     changes = ((rescaled.weights, "weight"), (rescaled.epsilons, "epsilon"), (rescaled.muls, "Mul"))
@@ -278,8 +278,9 @@ def of_rescaled(rescaled: Rescaled, half: str) -> str:
     return f"{values}: {', '.join(counts)}; {plural(rescaled.freed, 'node')} {half} instead of float32"
 
 
-def exponents(values: Iterable[Scaled]) -> Mapping[str, int]:
+def exponents(rescaled: Rescaled | None) -> Mapping[str, int]:
     """Return the exponents of computed values by their names."""
+    values = () if rescaled is None else rescaled.values
     return {each.value: each.exponent for each in values if each.reader is None}
 
 

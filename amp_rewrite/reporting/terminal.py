@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from amp_rewrite.bounds.unit_ranges import HalfRanges, Knowledge
 from amp_rewrite.colouring.painting import Colour
-from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
@@ -260,11 +260,7 @@ def _print_steps(console: Console, steps: Sequence[ChainLink], most: int, depth:
     for number, step in enumerate(shown):
         if number == most and hidden > 0:
             console.print(f"{'  ' * (depth + most)}and {hidden:,} more, down to")
-        console.print(*_line(step, depth + number))
-
-
-def _line(step: ChainLink, depth: int) -> tuple[Part, ...]:
-    return "  " * depth, _coloured(step), f": {step.unit}: {step.reason}"
+        console.print("  " * (depth + number), _coloured(step), f": {step.unit}: {step.reason}")
 
 
 def _coloured(step: ChainLink) -> Styled:

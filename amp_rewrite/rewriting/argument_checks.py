@@ -94,8 +94,12 @@ def check_op_types(model: ir.Model, options: Options) -> Mapping[str, str]:
 
 def refuse_other(observed: object, model: ir.Model) -> None:
     """Raise OptionError for observations of another model."""
-    if isinstance(observed, Observed):
-        observed.refuse_other(plan_files.fingerprint(model.graph))
+    if isinstance(observed, Observed) and observed.model != plan_files.fingerprint(model.graph):
+        raise OptionError(
+            "was observed on another model",
+            where=observed.where,
+            remedy="observe the model that you rewrite",
+        )
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:

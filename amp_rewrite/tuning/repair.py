@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Protocol
 
-from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.observed import Extremes, Seen
 from amp_rewrite.analysis.outputs import ImpreciseOutputs, imprecision_limit
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage
@@ -37,10 +36,6 @@ LEAST = 0.9
 """The share of the predicted speed, and of the FLOPs in half, that a repair leaves on synthetic inputs."""
 
 
-def _nothing() -> Mapping[Any, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The inputs of a rewrite: options, observed ranges, outputs for which half is too coarse with their
@@ -49,8 +44,8 @@ class Settings:
     """
 
     options: Options
-    seen: Seen = field(default_factory=_nothing)
-    imprecise_outputs: ImpreciseOutputs = field(default_factory=_nothing)
+    seen: Seen = field(default_factory=dict[str, Extremes])
+    imprecise_outputs: ImpreciseOutputs = field(default_factory=dict[str, float])
     plan: SavedPlan | None = None
     search: Tuned | None = None
 
