@@ -140,7 +140,7 @@ def _check_type(declared: Input) -> None:
             f"has {len(declared.dims):,} dimensions, and NumPy has at most {_MAX_RANK}",
             remedy="export the model with fewer",
         )
-    if not values.rules(declared.dtype):
+    if not values.is_supported(declared.dtype):
         raise declared.error(f"is {declared.dtype.name.lower()}, and cannot be synthesised", remedy=_GIVE)
 
 
