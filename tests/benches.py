@@ -11,9 +11,6 @@ def latency(name, p50, *, speed=1.0, tf32=False):
     return Latency(
         model=TimedModel(name, Path(name), tf32),
         p50=p50,
-        p90=p50 * 1.5,
-        p99=p50 * 2,
-        throughput=1000 / p50,
         speedup=Speedup(speed, speed * 0.9, speed * 1.1),
         size=1200,
     )

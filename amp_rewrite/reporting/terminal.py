@@ -331,9 +331,6 @@ def _figures(bench: Bench, latency: Latency) -> dict[str, str]:
     speed, is_first = latency.speedup, latency is bench.latencies[0]
     return {
         "p50 ms": f"{latency.p50:.3f}",
-        "p90 ms": f"{latency.p90:.3f}",
-        "p99 ms": f"{latency.p99:.3f}",
-        "runs/s": f"{latency.throughput:,.1f}",
         "speed against A": f"{speed.median:.2f}x",
         "  with 90 % between": "" if is_first else f"{speed.low:.2f} to {speed.high:.2f}",
         "file": size(latency.size),
