@@ -171,11 +171,11 @@ def time_rounds(
     """Time each round, with all models open in this process; raise as `measure` does."""
 
     def measured(options: Any) -> list[Round]:
-        opened = [(open_timed_session(model, device), model.path) for model in models]
-        runs = (
-            [prepare(session, feeds, device, path, options) for feeds in samples] for session, path in opened
-        )
-        return interleave([itertools.cycle(each) for each in runs], seconds)
+        def cycle(model: TimedModel) -> Iterator[PreparedRun]:
+            session = open_timed_session(model, device)
+            return itertools.cycle([prepare(session, one, device, model.path, options) for one in samples])
+
+        return interleave([cycle(model) for model in models], seconds)
 
     return sessions.run_interruptible(measured)  # once for all runs: its overhead must not be timed
 
