@@ -135,7 +135,8 @@ def _values(spec: InputSpec) -> Values:
         return spec.sample % BRANCHES == 0 if spec.chooses else spec.keeping()
     if not spec.dtype.is_integer():
         return _floats(spec)
-    return next(values for rule in _INTEGERS if (values := rule(spec)) is not None)
+    values = next((found for rule in _INTEGERS if (found := rule(spec)) is not None), None)
+    return _small(spec) if values is None else values
 
 
 def _is_past(name: str, shape: Shape) -> bool:
@@ -256,7 +257,7 @@ def _small(spec: InputSpec) -> Values:
     return spec.random.integers(0, 2, spec.shape)
 
 
-_INTEGERS = (_by_name, _index, _compared, _by_role, _small)
+_INTEGERS = (_by_name, _index, _compared, _by_role)
 
 
 # Floats: normally distributed, except for masks, images, positive operands and declared ranges.
