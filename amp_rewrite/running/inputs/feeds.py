@@ -27,7 +27,6 @@ from amp_rewrite.model import loading
 from amp_rewrite.policy import options
 from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.options import Ranges
-from amp_rewrite.running.inputs import synthetic
 from amp_rewrite.running.inputs.declared_inputs import (
     Input,
     Structure,
@@ -36,6 +35,7 @@ from amp_rewrite.running.inputs.declared_inputs import (
     refuse_unknown,
     refuse_wrong_names,
 )
+from amp_rewrite.running.inputs.synthetic import Synthesis
 from amp_rewrite.running.inputs.values import ImageRange
 from amp_rewrite.running.sequences import sequences
 from amp_rewrite.running.sessions import Feeds
@@ -231,7 +231,8 @@ def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -
         singles = replace(data, steps=1, samples=data.samples * distinct)
         return sequences(model, _samples(model, path, singles), data.steps, distinct)
     if not data.is_given:
-        return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
+        synthesis = Synthesis(model, data.dims, data.ranges, path)
+        return synthesis.samples(data.seed, data.samples, data.images)
     declared = inputs_of(model, path)
     inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
     return (reader(inputs) for reader in _all_readers(data))
@@ -290,7 +291,7 @@ def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int
 
     Raises ModelError if the model cannot be read.
     """
-    return synthetic.open_sizes(loading.load(model).model, data.dims)
+    return Synthesis(loading.load(model).model, data.dims).sizing.open_sizes()
 
 
 def _all_readers(data: Data) -> list[partial[Feeds]]:
@@ -435,14 +436,17 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
         return (Trial(_samples(loaded, _path_of(model), data), source),)
-    stated, free, vague = synthetic.unspecific_inputs(loaded, data.dims, data.ranges)
-    images = tuple(ImageRange) if None in stated else tuple(stated)
-    is_mixed = None not in stated and len(stated) > 1  # images of both ranges
+    synthesis = Synthesis(loaded, data.dims, data.ranges)
+    stated = set(synthesis.images.values())
+    vague = frozenset(name for name, range_ in synthesis.images.items() if range_ is None)
+    images = tuple(ImageRange) if vague else tuple(stated)
+    is_mixed = not vague and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
     path = _path_of(model)
-    longer = _longer(loaded, path, of_source(data, sources[0])) if data.steps == 1 else ()
+    longer = _longer(synthesis, loaded, path, of_source(data, sources[0])) if data.steps == 1 else ()
     return tuple(
-        Trial(_samples(loaded, path, of_source(data, one)), one, free, vague, longer) for one in sources
+        Trial(_samples(loaded, path, of_source(data, one)), one, synthesis.free, vague, longer)
+        for one in sources
     )
 
 
@@ -450,10 +454,10 @@ LENGTHS = (32, 8)
 """The factors of open sizes, largest first: 64 tokens or frames become 2,048, which people run."""
 
 
-def _longer(model: ir.Model, path: str, data: Data) -> Iterator[Longer]:
+def _longer(synthesis: Synthesis, model: ir.Model, path: str, data: Data) -> Iterator[Longer]:
     """Yield synthetic samples with long open sizes, longest first."""
     for times in LENGTHS:
-        dims = synthetic.lengthened(model, data.dims, times)
+        dims = synthesis.lengthened(times)
         if dims is not None:
             sizes = {name: size for name, size in dims.items() if name not in data.dims}
             yield Longer(times, sizes, next(_samples(model, path, replace(data, dims=dims))))

@@ -385,7 +385,11 @@ def _voice(shape: Shape, random: np.random.Generator) -> NDArray[Any]:
 
 def is_image(spec: InputSpec) -> bool:
     """Return whether an input is synthesised as an image."""
-    return given.is_image(spec.input.value, spec.shape) and _constrained(spec) is None
+    return (
+        spec.dtype.is_floating_point()
+        and given.is_image(spec.input.value, spec.shape)
+        and _constrained(spec) is None
+    )
 
 
 def is_free(spec: InputSpec) -> bool:
