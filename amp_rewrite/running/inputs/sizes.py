@@ -149,6 +149,8 @@ class _OpenDim:
 class Sizing:
     """The sizes of the open dimensions of inputs, by symbol or `input:axis`; a symbol has one everywhere.
 
+    `lengths` are those that the user and the weights leave open, without those of batches, channels and the
+    sides of images, and without those that follow from others.
     `dims` gives sizes by symbol or as `input:axis`. Raises FeedError if it has a name that is not open, or
     two sizes for one axis.
     """
@@ -163,7 +165,7 @@ class Sizing:
             if not isinstance(dim, int)
         ]
         refuse_wrong_sizes(dims, {d.label: d.symbol or None for d in self._open}, FeedError)
-        self._lengths: dict[str, int] = {}
+        self.lengths: dict[str, int] = {}
         self._sizes = {d.key: dims[d.label] for d in self._open if d.label in dims} | dict(dims)
         # from certain to likely; each rule is applied to all dimensions before the next one
         for rule in (self._required, self._named, self._batch, self._positional, self._derived):
@@ -172,7 +174,7 @@ class Sizing:
                 if size is not None:
                     self._sizes[dim.key] = size
                     if rule in (self._named, self._positional) and not dim.is_side and size > CHANNELS:
-                        self._lengths[dim.key] = size
+                        self.lengths[dim.key] = size
 
     def shape(self, declared: Input) -> Shape:
         """Return the shape of an input of known rank."""
@@ -181,12 +183,6 @@ class Sizing:
     def open_sizes(self) -> dict[str, int]:
         """Return the size of each open dimension, by its name in `dims`."""
         return {dim.key: self._size(dim.input, dim.axis) for dim in self._open}
-
-    def lengths(self) -> dict[str, int]:
-        """Return the sizes that the user and the weights leave open, by name in `dims`, without those of
-        batches, channels and the sides of images, and without those that follow from others.
-        """
-        return self._lengths
 
     def _size(self, declared: Input, axis: int, default: int = 1) -> int:
         dim = (declared.dims or ())[axis]
@@ -226,9 +222,8 @@ class Sizing:
         uses = self._consumers.of(dim.input.value) if len(dim.dims) == 3 and dim.axis == 1 else ()
         if dim.axis and not any(use.role is Role.STATE for use in uses):
             return None
-        batches = (d.key for d in self._open if d.is_batch and d.key in self._sizes)
-        key = next(batches, "")
-        return self._sizes.get(key, BATCH)
+        batches = (self._sizes[d.key] for d in self._open if d.is_batch and d.key in self._sizes)
+        return next(batches, BATCH)
 
     def _positional(self, dim: _OpenDim) -> int | None:
         """Return the usual size for the position of the axis and the rank of the input."""

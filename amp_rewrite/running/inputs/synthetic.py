@@ -29,7 +29,7 @@ SEQUENCE_LENGTH = 2
 
 
 class Synthesis:
-    """The synthetic inputs of a model, whose functions are inlined; `sizing` has the sizes of open dimensions.
+    """The synthetic inputs of a model, whose functions are inlined; `sizing` has their open sizes.
 
     `dims` gives sizes of open dimensions, `ranges` are declared by the user. Raises FeedError if `dims` has a
     name that is not an open dimension; what needs values does if an input cannot be synthesised.
@@ -58,8 +58,8 @@ class Synthesis:
 
     @property
     def images(self) -> dict[str, ImageRange | None]:
-        """The inputs that are images, with the range that the graph implies; None for an unknown one. One with
-        a declared range is not among them.
+        """The inputs that are images, without those of a declared range, with the range that the graph
+        implies; None for an unknown one.
         """
         return {spec.input.name: values.stated_range(spec) for spec in self._specs if values.is_image(spec)}
 
@@ -72,7 +72,7 @@ class Synthesis:
         """Return `dims` with the open lengths (`Sizing.lengths`) this many times as long; None if there are
         none, or if a sample or a run on it would be large.
         """
-        lengths = self.sizing.lengths()
+        lengths = self.sizing.lengths
         longer = {**self._dims, **{name: factor * size for name, size in lengths.items()}}
         sizing = Sizing(self._inputs, longer, self._consumers)
         if not lengths or any(math.prod(sizing.shape(one)) > _MOST_ELEMENTS for one in self._inputs):

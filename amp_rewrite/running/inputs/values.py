@@ -385,11 +385,8 @@ def _voice(shape: Shape, random: np.random.Generator) -> NDArray[Any]:
 
 def is_image(spec: InputSpec) -> bool:
     """Return whether an input is synthesised as an image."""
-    return (
-        spec.dtype.is_floating_point()
-        and given.is_image(spec.input.value, spec.shape)
-        and _constrained(spec) is None
-    )
+    is_float = spec.dtype.is_floating_point()
+    return is_float and given.is_image(spec.input.value, spec.shape) and _constrained(spec) is None
 
 
 def is_free(spec: InputSpec) -> bool:
