@@ -228,18 +228,11 @@ _WORST: Mapping[str, Callable[[list[Any]], Any]] = {
 # The names, types and shapes of the inputs and outputs of two models, and their differences.
 
 
-@dataclass(frozen=True, slots=True)
-class BorderDifferences:
-    """How the inputs and outputs of two models differ, a sentence each, and warnings about outputs whose
-    inferred shape differs from the declared one in both.
-    """
-
-    differences: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes) -> BorderDifferences:
-    """Compare the inputs and outputs of two models by their sessions.
+def borders(
+    models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return how the inputs and outputs of two models differ by their sessions, a sentence each, and warnings
+    about outputs whose inferred shape differs from the declared one in both.
 
     onnxruntime reports an inferred or a declared shape, and infers more for a result, whose values declare
     shapes: an output for which both models declare the same one, or the original none, may have any.
@@ -267,7 +260,7 @@ def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTy
                 warnings += [said] if declared[0] is not None else []
             elif declared[0] is not None:
                 found.append(f"'{was.name}' has the shape {now.shape}, and had {was.shape}")
-    return BorderDifferences(tuple(found), tuple(warnings))
+    return tuple(found), tuple(warnings)
 
 
 def _declared(model: Runnable) -> dict[str, list[int | str | None]]:

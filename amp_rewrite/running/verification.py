@@ -332,9 +332,9 @@ def verify_trials(
             on_step("opening the result (2 of 3)")
             with emulated(models[1], where, late=True) as runnable:
                 after = _open_rewritten(runnable, where, libraries)
-                borders = comparison.borders((float32, models[1]), before, after, io)
-                warnings = (*filter(None, [reference.note]), *borders.warnings)
-                blank = replace(blank, signature=borders.differences, warnings=warnings)
+                differences, warnings = comparison.borders((float32, models[1]), before, after, io)
+                notes = (*filter(None, [reference.note]), *warnings)
+                blank = replace(blank, signature=differences, warnings=notes)
                 half = emulation.half_of(runnable)
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
@@ -343,7 +343,7 @@ def verify_trials(
                     float32, runnable, before, after, half, bounds, metrics, where, libraries
                 )
                 on_step("running both (3 of 3)")
-                return blank if borders.differences else judge(blank, pair, trials)
+                return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
             cause = str(error)
             return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
