@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model import loading
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
 
@@ -92,8 +91,7 @@ SECONDS = 20.0
 """How long a measurement takes by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Speedup:
+class Speedup(NamedTuple):
     """The median over the rounds, and the bounds of its 90 % confidence interval."""
 
     median: float
@@ -102,47 +100,40 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """The run time of one model.
-
-    `p50` is the median in milliseconds, `speedup` is the first model's time divided by this one's in the same
-    round, `size` that of the file and its external data, in bytes.
-    """
-
-    model: TimedModel
-    p50: float
-    speedup: Speedup
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Bench:
-    """The measurements of several models; every speedup is relative to the first."""
+    """The seconds of several models in each round; every speedup is relative to the first."""
 
-    latencies: tuple[Latency, ...]
+    models: Sequence[TimedModel]
+    rounds: Sequence[Round]
     device: Device
-    rounds: int
     onnxruntime: str
 
-    def title(self, latency: Latency) -> str:
+    def title(self, model: TimedModel) -> str:
         """Return the display name of a model; on CUDA with its TF32 setting."""
-        tf32 = f" (TF32 {'on' if latency.model.tf32 else 'off'})" if self.device is Device.CUDA else ""
-        return f"{latency.model.name}{tf32}"
+        tf32 = f" (TF32 {'on' if model.tf32 else 'off'})" if self.device is Device.CUDA else ""
+        return f"{model.name}{tf32}"
+
+    def figures(self) -> Iterator[tuple[TimedModel, float, Speedup]]:
+        """Yield each model with its median in milliseconds, and its speedup."""
+        columns = list(zip(*self.rounds, strict=True))
+        for model, column in zip(self.models, columns, strict=True):
+            yield model, float(np.median(column)) * 1000, speedup(columns[0], column)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data."""
-        return {
-            "provider": self.device.value,
-            "onnxruntime": self.onnxruntime,
-            "rounds": self.rounds,
-            "models": [_to_json(latency) for latency in self.latencies],
-        }
-
-
-def _to_json(latency: Latency) -> dict[str, Any]:
-    model = asdict(latency.model)
-    own = {"path": str(model["path"]), "libraries": [str(path) for path in model["libraries"]]}
-    return {**model, **own, "p50": latency.p50, "speedup": asdict(latency.speedup), "size": latency.size}
+        models = [
+            {
+                "name": model.name,
+                "path": str(model.path),
+                "tf32": model.tf32,
+                "libraries": [str(path) for path in model.libraries],
+                "p50": median,
+                "speedup": ratio._asdict(),
+            }
+            for model, median, ratio in self.figures()
+        ]
+        own = {"provider": self.device.value, "onnxruntime": self.onnxruntime, "rounds": len(self.rounds)}
+        return {**own, "models": models}
 
 
 def measure(
@@ -155,14 +146,8 @@ def measure(
     feeds = list(samples)
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
-    sizes = [loading.load(model.path).size for model in models]
     rounds = time_rounds(models, feeds, device, seconds)
-    columns = list(zip(*rounds, strict=True))
-    latencies = tuple(
-        Latency(model, float(np.median(column)) * 1000, speedup(columns[0], column), size)
-        for model, column, size in zip(models, columns, sizes, strict=True)
-    )
-    return Bench(latencies, device, len(rounds), sessions.onnxruntime().__version__)
+    return Bench(models, rounds, device, sessions.onnxruntime().__version__)
 
 
 def time_rounds(
