@@ -146,6 +146,8 @@ def measure(
     feeds = list(samples)
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
+    for model in models:
+        sessions.check_model(model.name, model.path)  # onnxruntime waits for a pipe
     rounds = time_rounds(models, feeds, device, seconds)
     return Bench(models, rounds, device, sessions.onnxruntime().__version__)
 
