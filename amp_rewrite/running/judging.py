@@ -21,7 +21,7 @@ from amp_rewrite.running import comparison, metrics, selections, sessions, toler
 from amp_rewrite.running.comparison import OutputComparison, RewrittenRunError, Runs, SampleComparison
 from amp_rewrite.running.inputs.feeds import Longer
 from amp_rewrite.running.instrumented_model import InstrumentedModel
-from amp_rewrite.running.metrics import Spread
+from amp_rewrite.running.metrics import Channels
 from amp_rewrite.running.selections import OtherSelection
 from amp_rewrite.running.sequences import Steps, changed
 from amp_rewrite.running.sessions import LARGE, Device, Feeds, Libraries, Runnable
@@ -108,9 +108,11 @@ class ComparedModels:
         except AmpRewriteError:
             return []
 
-    def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
+    def judge(
+        self, compared: Sequence[SampleComparison], plain: Sequence[SampleComparison] = ()
+    ) -> tuple[Output, ...]:
         """Return the outputs of comparisons with their violated bounds."""
-        return tuple(outputs_of(compared, self.bounds))
+        return tuple(outputs_of(compared, plain, self.bounds))
 
     def judge_runs(self, runs: Runs) -> tuple[Output, ...]:
         """Return the outputs of runs on a single sample with their violated bounds."""
@@ -152,8 +154,12 @@ class Compared:
         return any(output.broken for output in self.outputs)
 
 
-def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
-    """Yield each output with its worst figures over all samples, and the bounds that these violate."""
+def outputs_of(
+    compared: Sequence[SampleComparison], plain: Sequence[SampleComparison], bounds: Tolerances
+) -> Iterator[Output]:
+    """Yield each output with its worst figures over all samples, and the bounds that these violate; `plain`
+    is how far float32 itself is off (`ComparedModels.compare_float32`), empty if that is not known.
+    """
     for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
         samples = [sample.outputs.get(name) for sample in compared]
         comparisons = [entry for entry in samples if entry is not None]
@@ -161,7 +167,8 @@ def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iter
         by_sample = tuple(sample.metrics.relative_error if sample else None for sample in samples)
         output = Output(name=name, metrics=worst, broken=(), by_sample=by_sample)
         if is_float:
-            output = _measured(output, comparisons, bounds.atol or 0.0)
+            own = [step.outputs[name].off for step in plain if name in step.outputs]
+            output = _measured(output, comparisons, own, bounds.atol or 0.0)
         broken = tuple(tolerances.violations(worst, output.error, bounds))
         if output.error is not None and any(bound.startswith("non_finite ") for bound in broken):
             output = replace(output, error=math.inf)  # that of the other values says nothing
@@ -174,37 +181,25 @@ def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iter
         )
 
 
-def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
-    """Return a float output with its error and rounding floor relative to its spread."""
-    spread = _spread(samples)
-    errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
+def _measured(
+    output: Output, samples: Sequence[OutputComparison], own: Sequence[Channels], atol: float
+) -> Output:
+    """Return a float output with its error, rounding floor and float32's noise relative to its spread over
+    all samples.
+    """
+    moments = [entry.moments for entry in samples if entry.moments is not None]
+    spread, least = metrics.spread(moments or [metrics.moments(np.zeros(0))]), max(metrics.SMALLEST, atol)
+    errors = [spread.error(sample.off, least) for sample in samples]
     error, channel = max(errors, key=lambda pair: (math.isnan(pair[0]), pair[0]))
     floors = [spread.error(entry.rounding, atol)[0] for entry in samples if entry.rounding is not None]
     return replace(
         output,
         error=error,
         floor=max(floors, default=None),
+        noise=max((spread.error(off, least)[0] for off in own if off), default=None),
         spread=float(spread.sizes[channel]),
         channel=None if spread.axis is None else Channel(spread.axis, channel),
     )
-
-
-def noise_of(
-    name: str, compared: Sequence[SampleComparison], plain: Sequence[SampleComparison], atol: float
-) -> float | None:
-    """Return how far float32 itself (`ComparedModels.compare_float32`) is off in a float output, relative to
-    its spread over all samples; None if that is not known.
-    """
-    off = [step.outputs[name].off for step in plain if name in step.outputs]
-    spread = _spread([sample.outputs[name] for sample in compared if name in sample.outputs])
-    noise = (spread.error(each, max(metrics.SMALLEST, atol))[0] for each in off if each)
-    return max(noise, default=None)
-
-
-def _spread(samples: Sequence[OutputComparison]) -> Spread:
-    """Return the spread of an output over all samples."""
-    moments = [entry.moments for entry in samples if entry.moments is not None]
-    return metrics.spread(moments or [metrics.moments(np.zeros(0))])
 
 
 def _channel(output: Output, bound: str) -> str:

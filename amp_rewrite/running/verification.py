@@ -26,7 +26,6 @@ from amp_rewrite.running.judging import (
     change_sample,
     find_failed_lengths,
     find_failed_stresses,
-    noise_of,
 )
 from amp_rewrite.running.selections import OtherSelection
 from amp_rewrite.running.sessions import Device, Libraries, Runnable, Samples
@@ -126,14 +125,10 @@ def _judge(blank: Verdict, pair: ComparedModels, trial: Trial) -> _Judged:
 
 def _completed(judged: _Judged, pair: ComparedModels) -> Verdict:
     """Return the verdict with float32's noise on the first sample, at the scale of all samples."""
-    plain, atol = pair.compare_float32(judged.first), pair.bounds.atol or 0.0
-    outputs = (
-        output
-        if output.error is None
-        else replace(output, noise=noise_of(output.name, judged.compared, plain, atol))
-        for output in judged.verdict.outputs
-    )
-    verdict = replace(judged.verdict, outputs=tuple(outputs))
+    with_noise = pair.judge(judged.compared, pair.compare_float32(judged.first))
+    pairs = zip(judged.verdict.outputs, with_noise, strict=True)
+    outputs = tuple(replace(output, noise=other.noise) for output, other in pairs)
+    verdict = replace(judged.verdict, outputs=outputs)
     if pair.half is not None and not pair.is_large:
         verdict = _unsaturated(verdict, judged.first, pair)
     return verdict if judged.far is None else _explained(verdict, judged.undecided, judged.far, pair)
