@@ -235,7 +235,7 @@ def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -
         return synthesis.samples(data.seed, data.samples, data.images)
     declared = inputs_of(model, path)
     inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
-    return (reader(inputs) for reader in _all_readers(data))
+    return (_coerced(inputs, read_sample(inputs), where) for where, read_sample in _all_readers(data))
 
 
 DISTINCT = 16
@@ -261,7 +261,7 @@ def input_source(data: Data) -> InputSource:
         return InputSource(seed=data.seed)
     if data.arrays:
         return FROM_CALLER
-    files = tuple(str(reader.args[0]) for reader in _all_readers(data))
+    files = tuple(str(where) for where, _ in _all_readers(data))
     return InputSource(paths=tuple(map(str, data.paths)), files=files)
 
 
@@ -294,20 +294,22 @@ def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int
     return Synthesis(loading.load(model).model, data.dims).sizing.open_sizes()
 
 
-def _all_readers(data: Data) -> list[partial[Feeds]]:
-    arrays = (partial(_given, f"samples[{at}]", sample) for at, sample in enumerate(data.arrays))
+_Reader = tuple[str | Path, Callable[[Mapping[str, Input]], Mapping[str, Any]]]
+"""Where a sample is, and a function that reads its values."""
+
+
+def _all_readers(data: Data) -> list[_Reader]:
+    arrays = ((f"samples[{at}]", lambda _, sample=sample: sample) for at, sample in enumerate(data.arrays))
     return [*arrays, *(reader for path in data.paths for reader in _readers(path))]
 
 
-def _readers(path: Path) -> Iterator[partial[Feeds]]:
-    """Yield a reader, whose first argument is the file or folder, for each sample at a path; raise FeedError
-    if there is none.
-    """
+def _readers(path: Path) -> Iterator[_Reader]:
+    """Yield a reader for each sample at a path; raise FeedError if there is none."""
     if path.is_dir():
         yield from _readers_within(path)
         return
     if path.suffix == ".npz" and path.is_file():
-        yield partial(_read_npz, path)
+        yield path, partial(read, path)
         return
     try:
         reading.open_regular(path).close()
@@ -326,17 +328,17 @@ _OF_NPY = (
 _PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* directory"
 
 
-def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
+def _readers_within(folder: Path) -> Iterator[_Reader]:
     # by its name too: the data set of a model without inputs has output files only
     if folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb")):
-        yield partial(_read_data_set, folder)
+        yield folder, partial(_read_data_set, folder)
         return
     files = _sorted(folder.glob("*.npz"))
     sets = _sorted(child for child in folder.glob("test_data_set_*") if child.is_dir())
     if not files and not sets:
         raise FeedError("holds no samples", where=folder, remedy=_PATHS)
-    yield from (partial(_read_npz, file) for file in files)
-    yield from (partial(_read_data_set, child) for child in sets)
+    yield from ((file, partial(read, file)) for file in files)
+    yield from ((child, partial(_read_data_set, child)) for child in sets)
 
 
 def _sorted(paths: Iterator[Path]) -> list[Path]:
@@ -347,17 +349,13 @@ def _sorted(paths: Iterator[Path]) -> list[Path]:
 _PARTS = re.compile(r"(\d+)")
 
 
-def _read_npz(path: Path, inputs: Mapping[str, Input]) -> Feeds:
-    return _coerced(inputs, read(path, inputs), path)
-
-
-def _read_data_set(folder: Path, inputs: Mapping[str, Input]) -> Feeds:
+def _read_data_set(folder: Path, inputs: Mapping[str, Input]) -> Mapping[str, Any]:
     files = _sorted(folder.glob("input_*.pb"))
     if len(files) > len(inputs):
         problem = f"has {len(files)} inputs, and the model has {len(inputs)}"
         raise FeedError(problem, where=folder, remedy=_SAME_MODEL)
     pairs = zip(inputs.items(), files, strict=False)
-    return _coerced(inputs, {name: _read_pb(file, declared) for (name, declared), file in pairs}, folder)
+    return {name: _read_pb(file, declared) for (name, declared), file in pairs}
 
 
 _SAME_MODEL = "check that it belongs to this model"
@@ -388,10 +386,6 @@ _FORMATS: dict[Structure, _Format] = {
     Structure.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
     Structure.OTHER: (onnx.MapProto, numpy_helper.to_dict),
 }
-
-
-def _given(where: str, sample: Feeds, inputs: Mapping[str, Input]) -> Feeds:
-    return _coerced(inputs, sample, where)
 
 
 def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: str | Path) -> Feeds:
