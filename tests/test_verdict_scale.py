@@ -14,8 +14,7 @@ from tests import text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import metrics, sessions, tolerances, verification
-from amp_rewrite.running.comparison import Float32Noise
+from amp_rewrite.running import judging, metrics, sessions, tolerances, verification
 from amp_rewrite.running.sessions import Device
 
 SMALLEST = 2.0**-14
@@ -214,7 +213,9 @@ def test_the_mean_is_that_of_all_samples():
 def test_float32s_noise_is_about_the_mean_as_well(monkeypatch):
     """Where float32 itself is as far off, beside what varies, nothing is decided."""
     monkeypatch.setattr(
-        Float32Noise, "outputs", lambda *_: {"y": np.float32(4000 + alternating(10) + alternating(0.3))}
+        judging.ComparedModels,
+        "unoptimised",
+        lambda *_: {"y": np.float32(4000 + alternating(10) + alternating(0.3))},
     )
     verdict = moved([(4000 + alternating(10), alternating(0.4))])
     assert not verdict.ok
@@ -303,7 +304,7 @@ def test_the_floor_is_that_of_the_half_type():
 def test_float32_is_compared_with_itself(monkeypatch):
     """Where models are small, or the verdict is bad; what cannot be had is left out."""
     assert judged([1.0], 0).outputs[0].noise == 0
-    monkeypatch.setattr(verification, "LARGE", 0)
+    monkeypatch.setattr(judging, "LARGE", 0)
     assert judged([1.0], 0).outputs[0].noise is None
     assert judged([1.0], 1.0).outputs[0].noise == 0
     refuse = amp_rewrite.errors.ModelError("refused")

@@ -24,7 +24,7 @@ from amp_rewrite.operators.scaling import OUT
 _FROM_FIRST, _TEST = scaling.same(0, OUT), scaling.positive(scaling.free(0))
 _LIKE, _RANKED, _FREE, _CONVERTS = Trait.LIKE_FIRST, Trait.RANKED, Trait.FREE, Trait.CONVERTS
 _CASTS, _TURNS = Trait.CONVERTS | Trait.CASTS, Trait.TURNS
-_INDEX, _PARTS, _AXES = {1: Role.INDEX}, {1: Role.PARTS}, {1: Role.AXES}
+_INDEX, _AXES = {1: Role.INDEX}, {1: Role.AXES}
 _TO, _AS_FIRST = Typed("to", "T2", None), Typed("dtype", "T2", like=0)
 
 
@@ -50,7 +50,7 @@ def _selecting(names: str, traits: Trait = Trait.NONE, **columns: Any) -> Family
 
 OPERATORS = merge(
     _rearranging("Flatten", _FREE),
-    _rearranging("Reshape", _FREE | _TURNS, roles={1: Role.SHAPE}),
+    _rearranging("Reshape", _FREE | _TURNS),
     _rearranging("Squeeze Unsqueeze", _FREE | _TURNS, roles=_AXES),
     _rearranging("Identity", _LIKE | _FREE | _TURNS),
     _rearranging("DepthToSpace SpaceToDepth", _RANKED),
@@ -63,9 +63,9 @@ OPERATORS = merge(
     _selecting("Compress", Trait.COUNTS, roles={1: Role.MASK}),
     _selecting("ReverseSequence", _LIKE, roles={1: Role.LENGTH}),
     _selecting("Trilu", _LIKE),
-    _selecting("Slice", _RANKED | _TURNS, roles={1: Role.ORIGIN, 2: Role.END, 3: Role.AXES}),
-    _selecting("Split", _RANKED | _TURNS, scales=scaling.split, roles=_PARTS),
-    _selecting("Pad", _RANKED | _TURNS, masks=(0, 2), scales=scaling.pad, roles={1: Role.ORIGIN}),
+    _selecting("Slice", _RANKED | _TURNS),
+    _selecting("Split", _RANKED | _TURNS, scales=scaling.split),
+    _selecting("Pad", _RANKED | _TURNS, masks=(0, 2), scales=scaling.pad),
     _selecting("SequenceAt", _FREE, masks=(), scales=scaling.pinned, holds=Holds.ELEMENT),
     _joining("Concat", ALL, _RANKED | _TURNS, masks=ALL, scales=scaling.together),
     _joining("Where", (1, 2), Trait.ELEMENTWISE, masks=(1, 2), scales=scaling.same(1, 2, OUT), flops=1),
@@ -81,7 +81,7 @@ OPERATORS = merge(
     family("Scatter", scales=scaling.scatter, traits=_LIKE, flops=0),
     family("SequenceEmpty", traits=_FREE, holds=Holds.EMPTY, typed=Typed("dtype", "S"), flops=0),
     family("SequenceErase", traits=_FREE, holds=Holds.SAME, flops=0),
-    family("SplitToSequence", holds=Holds.SEQUENCE, roles=_PARTS, flops=0),
+    family("SplitToSequence", holds=Holds.SEQUENCE, flops=0),
     family("Optional", traits=_FREE, holds=Holds.OPTIONAL, flops=0),
     family("OptionalGetElement", traits=_FREE, holds=Holds.CONTENT, flops=0),
     family("OptionalHasElement SequenceLength", traits=_FREE, flops=0),

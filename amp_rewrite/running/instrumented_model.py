@@ -192,10 +192,6 @@ class InstrumentedModel:
             size = min(2 * size, _MOST) if is_small else CHUNK
 
 
-Instrumented = Callable[[], tuple[InstrumentedModel, InstrumentedModel]]
-"""A function that returns new copies of the original and of the rewritten model that output values."""
-
-
 def paired_values(
     before: InstrumentedModel, after: InstrumentedModel, names: Collection[str], feeds: Feeds
 ) -> Iterator[tuple[str, NDArray[Any], NDArray[Any] | None]]:
