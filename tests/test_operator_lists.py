@@ -199,13 +199,12 @@ name: x\ndeny: \x1b                | :2: is not YAML: a control character
 \n- MatMul                         | :2: the top level is not a mapping; it can be name,
 alow:\n  MatMul: x                 | :1: unknown key alow; did you mean allow?
 precision: x                       | :1: an unknown key; it can be name,
-allow:\n  12: x                    | :2: a key is not text
+allow:\n  12: x                    | :2: there is no operator 12
 \nname: [x]                        | :2: the name is not text
 deny:\n  - Exp                     | :1: the list deny is not a mapping; write each operator as MatMul:
 # entries
 deny:\n\n  Exp:                    | :3: Exp gives no reason; write Exp: the reason
 deny:\n  Exp: ' '                  | :2: Exp gives no reason
-deny:\n  Exp: 11.09                | :2: Exp gives no reason
 deny:\n  Exp: [a]                  | :2: Exp gives no reason
 infer:\n  Add: {follow: true}      | :2: Add gives no reason
 infer:\n  Add:\n    reason: x\n    folow: true | :4: unknown key folow; did you mean follow?

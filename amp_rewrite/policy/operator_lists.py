@@ -22,13 +22,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import ListError, OptionError
@@ -38,7 +36,8 @@ from amp_rewrite.operators import declared_types
 from amp_rewrite.policy import entries
 from amp_rewrite.policy.entries import Entry, Kind, Operator
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text, truth
+from amp_rewrite.policy.yaml_fields import Document, read
+from amp_rewrite.text import nearest, suggestion
 
 # The operator lists that come with the package: their names, and the folder that holds them.
 
@@ -91,19 +90,6 @@ def split(text: str) -> Operator | None:
     if not name or any(map(str.isspace, text)) or (colon and not domain):
         return None
     return schema.canonical(domain), name
-
-
-def near_operator(key: Operator | None, operators_of: Callable[[str], Iterable[str]]) -> str:
-    """Return the likely meaning of an operator that does not exist, as advice; `known` are a domain's."""
-    if key is None:
-        return "write it as MatMul, or as domain:MatMul"
-    domain, name = key
-    if elsewhere := [d for d in ("", "com.microsoft") if name in operators_of(d)]:
-        return f"did you mean {schema.written(elsewhere[0], name)}?"
-    candidate = nearest(name, operators_of(domain))
-    return (
-        f"did you mean {schema.written(domain, candidate)}?" if candidate else "operators are case-sensitive"
-    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -172,7 +158,12 @@ class OpLists:
             'deny'
         """
         kind = arguments.choice("kind", kind, Kind)
-        keys = [_operator_key(text, kind) for text in arguments.texts("operators", operators)]
+        operators = arguments.texts("operators", operators)
+        try:
+            keys = [*map(_existing, operators)]
+        except OptionError as error:
+            where = f"`OpLists.override({kind.value})`"
+            raise ListError(error.problem, file=where, remedy=error.remedy) from error
         overrides = {key: Entry(kind, _ASKED, self._follows(key, kind)) for key in keys}
         before = {key: self.entries.get(key) for key in overrides} | dict(self.moved)
         return replace(
@@ -266,30 +257,31 @@ _TOP_KEYS = ("name", "description", "half", "extends", "alone", *(kind.value for
 
 
 def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
-    top = {
-        field.name: field for field in fields(path, parse(path, _TOP_KEYS, trusted=holds(path)), _TOP_KEYS)
-    }
-    name = text(top["name"]) if "name" in top else path.stem
-    base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else _NOTHING
+    document = read(path, _TOP_KEYS, trusted=holds(path))
+    top = document.content
+    name = document.text("name") if "name" in top else path.stem
+    base = _base(document, (*trail, path.resolve())) if "extends" in top else _NOTHING
     return OpLists(
         name=name,
-        description=text(top["description"]) if "description" in top else "",
-        entries=MappingProxyType({**base.entries, **entries.read(top.values(), name, _operator)}),
+        description=document.text("description") if "description" in top else "",
+        entries=MappingProxyType({**base.entries, **entries.read(document, name, _operator)}),
         files=(path, *base.files),
-        half=_half(top["half"]) if "half" in top else base.half,
-        op_types={**base.op_types, **dict(_types(top["types"]) if "types" in top else ())},
-        alone=truth(top["alone"]) if "alone" in top else base.alone,
+        half=_half(document) if "half" in top else base.half,
+        op_types={**base.op_types, **dict(_types(document) if "types" in top else ())},
+        alone=document.truth(top["alone"], "alone") if "alone" in top else base.alone,
     )
 
 
-def _types(section: Field) -> Iterator[tuple[str, str]]:
-    if not isinstance(section.value, yaml.MappingNode):
-        raise section.error("the types are not a mapping", "write each operator as domain:Operator: float16")
-    for field in fields(section.file, section.value):
+def _types(document: Document) -> Iterator[tuple[str, str]]:
+    types = document.content["types"]
+    if not isinstance(types, dict):
+        remedy = "write each operator as domain:Operator: float16"
+        raise document.error("the types are not a mapping", "types", remedy=remedy)
+    for operator, declared in types.items():
         try:
-            yield _declaration(field.name, text(field))
+            yield _declaration(operator, declared)
         except OptionError as error:
-            raise field.error(error.problem) from error
+            raise document.error(error.problem, "types", operator) from error
 
 
 def declarations(name: str, value: object) -> Mapping[str, str]:
@@ -309,10 +301,10 @@ def _declaration(operator: str, types: Any) -> tuple[str, str]:
     return schema.written(*key), str(types)
 
 
-def _half(field: Field) -> str:
-    name = text(field)
+def _half(document: Document) -> str:
+    name = document.text("half")
     if name not in halves.BY_NAME:
-        raise field.error(f"{name} is not a half type", near(name, tuple(halves.BY_NAME)))
+        raise document.error(f"{name} is not a half type", "half", remedy=suggestion(name, halves.BY_NAME))
     return name
 
 
@@ -322,46 +314,43 @@ _NOTHING = OpLists("", "", MappingProxyType({}))
 # ---- inheritance
 
 
-def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
-    name = text(extends)
-    path = folder() / f"{name}.yaml" if name in names() else extends.file.parent / name
+def _base(document: Document, trail: tuple[Path, ...]) -> OpLists:
+    name = document.text("extends")
+    path = folder() / f"{name}.yaml" if name in names() else document.file.parent / name
     if not path.exists():
-        raise extends.error(f"there is no list {name} to extend", _near_lists(name))
+        raise document.error(f"there is no list {name} to extend", "extends", remedy=_near_lists(name))
     if path.resolve() in trail:
         circle = " -> ".join(p.name for p in (*trail, path))
-        raise extends.error(f"the list extends itself: {circle}")
+        raise document.error(f"the list extends itself: {circle}", "extends")
     return _load_file(path, trail)
 
 
 def _near_lists(name: str) -> str:
-    return f"{near(name, names())}; anything else is the path of a file"
+    return f"{suggestion(name, names())}; anything else is the path of a file"
 
 
 # ---- names of operators
 
 
-def _operator(field: Field) -> Operator:
-    key = split(field.name)
+def _operator(file: Path, name: str) -> Operator:
+    key = split(name)
     # A shipped list may name operators that the installed onnx is too old for; a test reads those.
-    if key and (holds(field.file) or _exists(key)):
-        return key
-    raise field.error(f"there is no operator {field.name}", near_operator(key, _operators_of))
+    return key if key and holds(file) else _existing(name)
 
 
-def _operator_key(text: str, kind: Kind) -> Operator:
+def _existing(text: str) -> Operator:
+    """Return an operator of that name; OptionError for one that does not exist."""
     key = split(text)
-    if key and _exists(key):
+    if key is None:
+        raise OptionError(f"there is no operator {text}", remedy="write it as MatMul, or as domain:MatMul")
+    domain, name = key
+    known = _operators_of(domain)
+    if name in known or not known:
         return key
-    raise ListError(
-        f"there is no operator {text}",
-        file=f"`OpLists.override({kind.value})`",
-        remedy=near_operator(key, _operators_of),
-    )
-
-
-def _exists(key: Operator) -> bool:
-    names = _operators_of(key[0])
-    return key[1] in names or not names
+    elsewhere = [other for other in ("", "com.microsoft") if name in _operators_of(other)]
+    near = (elsewhere[0], name) if elsewhere else (domain, nearest(name, known))
+    remedy = f"did you mean {schema.written(*near)}?" if near[1] else "operators are case-sensitive"
+    raise OptionError(f"there is no operator {text}", remedy=remedy)
 
 
 @functools.cache
