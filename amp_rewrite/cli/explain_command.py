@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.decisions import DecisionFlags
+from amp_rewrite.cli.decisions import DecisionFlags, Decisions
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag, given_flags
 from amp_rewrite.cli.html_page import PageMaker
@@ -207,7 +207,7 @@ class ExplainFlags(Record, title="What to print", argument="printing"):
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
 def explain(
-    model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: DecisionFlags, data: Data
+    model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: Decisions, data: Data
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
@@ -234,12 +234,12 @@ def explain(
         writing.write_json({"model": str(model), "from": explanation.source.value, **answer}, files.json_)
 
 
-def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+def _sized(model: Path, decisions: Decisions, data: Data) -> Decisions:
     """Bind open dimensions to the given sizes."""
     return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
 
 
-def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
     """Return the flags beside a plan without its model; raise OptionError for any that would decide."""
     if decisions.decided or data.dims or data.paths:
         raise OptionError(
@@ -250,7 +250,7 @@ def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
     return decisions
 
 
-def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
+def _explanation(model: Path, decisions: Decisions) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if plan_files.is_plan(model):
         return explanations.of_plan(model)
@@ -259,7 +259,7 @@ def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
     return explanations.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
 
 
-def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation) -> Iterator[SummaryLine]:
+def _decided_now(model: Path, decisions: Decisions, explanation: Explanation) -> Iterator[SummaryLine]:
     """Yield a note if the file carries no decisions, so that they come from a new analysis."""
     if explanation.source is DecisionSource.ANALYSIS:
         flags = "these flags" if decisions.decided else "the defaults"

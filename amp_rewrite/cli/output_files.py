@@ -13,7 +13,17 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flags import STANDARD_OUTPUT, WRITTEN, Command, Record, Saved, WrittenFile, flag, save
+from amp_rewrite.cli.flags import (
+    STANDARD_OUTPUT,
+    WRITTEN,
+    Command,
+    Need,
+    Record,
+    Saved,
+    WrittenFile,
+    flag,
+    save,
+)
 from amp_rewrite.console import write_escaped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
@@ -21,7 +31,6 @@ from amp_rewrite.files.reading import is_same
 from amp_rewrite.model import external_data, output_paths
 from amp_rewrite.model.output_paths import FileKind
 from amp_rewrite.numerics import half
-from amp_rewrite.policy.flags import Need
 from amp_rewrite.rewriting import restore
 
 # ---- the records of these files

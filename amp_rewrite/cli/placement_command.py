@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.flags import PATH, command, flag
+from amp_rewrite.cli.flags import PATH, Need, command, flag
 from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.records import Inputs, Limit, Runtime
 from amp_rewrite.console import Console, Part, Styled
@@ -16,7 +16,6 @@ from amp_rewrite.errors import FeedError
 from amp_rewrite.model import loading, writing
 from amp_rewrite.placement import placing, tensorrt
 from amp_rewrite.placement.placement import Counts, Placement
-from amp_rewrite.policy.flags import Need
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds

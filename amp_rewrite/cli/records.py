@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import click
 
 from amp_rewrite import many
-from amp_rewrite.cli.flags import PATH, Record, flag, written
+from amp_rewrite.cli.flags import PATH, Need, Record, flag, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError
-from amp_rewrite.policy.flags import Need
 from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit

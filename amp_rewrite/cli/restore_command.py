@@ -9,7 +9,7 @@ import click
 
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, rewrite_output
-from amp_rewrite.cli.decisions import external_data
+from amp_rewrite.cli.decisions import RewriteDecisions, external_data
 from amp_rewrite.cli.fields_as_flags import in_flags_of
 from amp_rewrite.cli.flags import PATH, Record, as_field, command, flag
 from amp_rewrite.cli.output_files import OutputFlags, WritingCommand
@@ -20,7 +20,7 @@ from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
-from amp_rewrite.policy.options import DECLARED, IOTypes
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, tell
 from amp_rewrite.reporting import terminal, verdict_text
@@ -42,7 +42,7 @@ class Restoring(Record, title="The result", argument="restoring"):
         values=("keep", "float"),
         default="keep",
     )
-    external_data: str = as_field(DECLARED["external_data"].flags[0])
+    external_data: str = as_field(RewriteDecisions.flags()["external_data"])
     skip: tuple[str, ...] = flag(
         "--skip", "Skip steps:", words={"verify": "the result is not compared with the model"}
     )

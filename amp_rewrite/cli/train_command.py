@@ -11,7 +11,7 @@ import click
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli import exit_codes, rewrite_output
-from amp_rewrite.cli.decisions import VERIFY, TrainDecisions
+from amp_rewrite.cli.decisions import VERIFY, Decisions, TrainDecisions
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, command
 from amp_rewrite.cli.html_page import PageMaker
@@ -24,7 +24,6 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.errors import AmpRewriteError
 from amp_rewrite.files import staging
 from amp_rewrite.model import writing
-from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.policy.options import CASTING
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
@@ -47,7 +46,7 @@ def train(
     files: TrainFiles,
     said: tuple[TrainSpec, str | None],
     scaling: ScaleFlags,
-    asked: TrainDecisions,
+    asked: Decisions,
     data: Data,
     limit: TimeLimit,
     printing: Quiet,
@@ -61,15 +60,15 @@ def train(
     Three steps of both are compared, with their states fed back: on what --data has of states and batches,
     and on synthetic inputs for what it lacks. Exit code 1 when the result is not valid, or learns otherwise.
     """
-    console, to = printing.console, asked.policy or asked.options.half
-    loss_scale = scaling.settled(asked.policy.compute if asked.policy else asked.options.half)
+    console, half = printing.console, steps.compute_type(asked.to)
+    loss_scale = scaling.settled(half)
     with result_checks.blaming(lambda: str(model)), shown_progress(quiet=printing.quiet) as progress:
         comparing.refuse_huge(model)
         sizes = feeds.given_sizes(model, data)
         pages, compared = PageMaker(sizes.dims), None
         request, suffix = said
         job = steps.job(
-            to,
+            asked.to,
             loss_scale,
             Implementation.CASTING if asked.level == CASTING else Implementation.GRAPH_REWRITE,
             request,
@@ -112,8 +111,7 @@ def train(
         terminal.print_lines(console, rewrite_output.data_lines(Path(written)))
     terminal.print_lines(console, scaled_step.lines(step))
     _print_compared(console, compared)
-    policy = asked.policy or Policy(f"mixed_{asked.options.half.name}")
-    terminal.print_device_check(console, policy, asked.options.device)
+    terminal.print_device_check(console, half, asked.options.device)
     if files.dry_run:
         terminal.print_lines(console, scaled_step.details(step))
     if written is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from amp_rewrite.cli.flags import Record, flag
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.policy.named_policies import FLOAT32
+from amp_rewrite.policy.options import FLOAT32
 from amp_rewrite.training import spec
 from amp_rewrite.training.spec import DynamicLossScale, LossScale, TrainSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.decisions import TuneDecisions
+from amp_rewrite.cli.decisions import Decisions, TuneDecisions
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
 from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, Workers, quantity
@@ -69,7 +69,7 @@ def tune(
     files: TuneFiles,
     tuning: Tuning,
     workers: Workers,
-    asked: TuneDecisions,
+    asked: Decisions,
     data: Data,
     judging: Judging,
     limit: TimeLimit,

@@ -348,8 +348,9 @@ def _existing(text: str) -> Operator:
     if name in known or not known:
         return key
     elsewhere = [other for other in ("", "com.microsoft") if name in _operators_of(other)]
-    near = (elsewhere[0], name) if elsewhere else (domain, nearest(name, known))
-    remedy = f"did you mean {schema.written(*near)}?" if near[1] else "operators are case-sensitive"
+    near = name if elsewhere else nearest(name, known)
+    written = near and schema.written(elsewhere[0] if elsewhere else domain, near)
+    remedy = f"did you mean {written}?" if written else "operators are case-sensitive"
     raise OptionError(f"there is no operator {text}", remedy=remedy)
 
 
