@@ -124,15 +124,7 @@ def empty(flag: Flag) -> Any:
 # ---- types of values
 
 
-class _ReadPath(click.Path):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for a text that cannot be one."""
-        if "\0" in str(value):
-            raise OptionError(f"{value} is not a path: it has a null character", remedy="check the path")
-        return super().convert(value, param, ctx)
-
-
-PATH = _ReadPath(path_type=Path)
+PATH = click.Path(path_type=Path)
 """The type of arguments and flags that name a file or folder to read."""
 
 
@@ -144,24 +136,24 @@ class WrittenFile(click.Path):
         self._takes_folder = takes_folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for a folder, an empty text, or `-` where it is not for JSON."""
+        """Return the path; raise OptionError for a folder, or `-` where it is not for JSON."""
         if str(value) == str(STANDARD_OUTPUT) and param is not None and param.name == "json_":
             return STANDARD_OUTPUT
         is_folder = str(value).endswith("/")
         if self._takes_folder and ctx is not None and (is_folder or os.path.isdir(value)):  # noqa: PTH112
             ctx.meta[FOLDER] = True
             return super().convert(value, param, ctx)
-        problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if is_folder else "")
+        problem = _NO_STREAM if str(value) == "-" else "is a folder's name" if is_folder else ""
         if problem:
             by = max(param.opts, key=len) if param is not None else "the output"
-            raise OptionError(f"{by} {value}".strip() + f" {problem}", remedy="name a file")
+            raise OptionError(f"{by} {value} {problem}", remedy="name a file")
         return super().convert(value, param, ctx)
 
 
 FOLDER = "amp_rewrite.folder"
 """The key of a context whose output is a folder."""
 STANDARD_OUTPUT = Path("-")
-_NOT_A_FILE = {"": "is empty", "-": "is not a file: only --json writes to standard output"}
+_NO_STREAM = "is not a file: only --json writes to standard output"
 WRITTEN = WrittenFile()
 """The type of flags that name a file to write."""
 

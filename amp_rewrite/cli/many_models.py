@@ -147,7 +147,7 @@ def _ends_in_output(ctx: click.Context, paths: Sequence[Path]) -> bool:
 
 
 def _is_pattern(path: Path) -> bool:
-    return glob.has_magic(str(path)) and "\0" not in str(path) and not path.exists()
+    return glob.has_magic(str(path)) and not path.exists()
 
 
 def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) -> None:
