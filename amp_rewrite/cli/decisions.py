@@ -59,6 +59,7 @@ _LEVEL = (
 )
 _LEVEL_OF_STEP = f"{_LEVEL} With casting, every layer that is not denied."
 _LEVELS = (*(level.value for level in Level), STORAGE_ONLY)
+_FORCED = Level.UNSAFE_FORCE_ALL.value
 _OPSET = (
     "The opset of the result: every node must mean the same. If not given: raised where that gives more half "
     "kernels, and with keep not even then."
@@ -301,7 +302,7 @@ class DecisionFlags(Record, title="What becomes half", argument="asked"):
         short="Keep what leaves half's range on these in float32.",
         needs=(
             _NO_PLAN,
-            Need(f"--level {Level.UNSAFE_FORCE_ALL.value}", "decides all, whatever is observed"),
+            Need(f"--level {_FORCED}", "decides all, whatever is observed"),
         ),
     )
     skip: tuple[str, ...] = _skip({})
@@ -425,9 +426,11 @@ class RewriteDecisions(DecisionFlags):
 
 @dataclass(frozen=True)
 class TuneDecisions(DecisionFlags):
-    """The flags before a search."""
+    """The flags before a search, to which no level leaves nothing."""
 
     lacks = frozenset(("plan",))
+
+    level: str = _other("level", values=tuple(each for each in _LEVELS if each != _FORCED))
 
 
 @dataclass(frozen=True)

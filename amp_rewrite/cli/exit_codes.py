@@ -40,13 +40,6 @@ def fail_unless(is_ok: bool) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
-def end_many(*, is_complete: bool, is_ok: bool) -> None:
-    """End a command on many models with BAD_INPUT unless all have a result, or FAILED unless all are good."""
-    if not is_complete:
-        raise click.exceptions.Exit(BAD_INPUT)
-    fail_unless(is_ok)
-
-
 def end_rewrite(*, valid: bool, verdict_ok: bool | None, required: bool = False) -> None:
     """End a rewrite with FAILED where the result is not valid or its comparison failed.
 

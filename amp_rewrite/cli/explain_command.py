@@ -23,7 +23,7 @@ from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining import cases, sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explaining.suggestions import NodeRemedy
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.reporting import explanations, page, summary, terminal
@@ -230,8 +230,7 @@ def explain(
         )
         answer = query(Console(), explanation)
         print_lines(notes, _decided_now(model, asked, explanation))
-    if files.json_ is not None:
-        writing.write_json({"model": str(model), "from": explanation.source.value, **answer}, files.json_)
+    files.report({"model": str(model), "from": explanation.source.value, **answer})
 
 
 def _sized(model: Path, decisions: Decisions, data: Data) -> Decisions:

@@ -21,6 +21,9 @@ _OTHERS = {
     "loss": "--loss",
     "output": "-o",
     "Data.paths": "--data FILE.npz",
+    "DynamicLossScale.initial_scale": "--loss-scale initial=",
+    "DynamicLossScale.increment_period": "--loss-scale period=",
+    "DynamicLossScale.multiplier": "--loss-scale multiplier=",
     "skip_nonfinite": "--loss-scale skip-nonfinite",
     "training.insert_loss_scale": "`amp-rewrite train ORIGINAL --to float32 --loss-scale ...`",
 }
@@ -42,7 +45,7 @@ def flags() -> Mapping[str, str]:
     return texts
 
 
-_IN_BACKTICKS = re.compile(r"`([^`]+)`|^(Options\.\w+(?:\[\"[^\"]*\"\])?)(?=: )")
+_IN_BACKTICKS = re.compile(r"`([^`]+)`|^((?:Options|DynamicLossScale)\.\w+(?:\[\"[^\"]*\"\])?)(?=: )")
 
 
 def in_flags(message: object) -> str:

@@ -13,7 +13,7 @@ from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.records import Inputs, Limit, Runtime
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading
 from amp_rewrite.placement import placing, tensorrt
 from amp_rewrite.placement.placement import Counts, Placement
 from amp_rewrite.process.interruptible import TimeLimit
@@ -64,8 +64,7 @@ def placement(
     where = tensorrt.NAME if is_tensorrt else sessions.check_device(runtime.provider)
     with limit.running(), placing.placer(where, libraries, data.dims) as place:
         placements = {str(model): place(model, _feeds(model, data, runtime)) for model in models}
-    if files.json_ is not None:
-        writing.write_json(_json(placements, where), files.json_)
+    files.report(_json(placements, where))
     print_placements(Console(), placements)
     if any(one.refused or one.failed for one in placements.values()):
         raise click.exceptions.Exit(1)

@@ -19,7 +19,6 @@ from amp_rewrite.console import Console, Styled
 from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.files import staging
-from amp_rewrite.model import writing
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, tell
@@ -77,9 +76,8 @@ def restore(
             verdict = _compared(judging, restoration, model, data, io, limit, progress)
         is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, restoration)
     refuse_unjudged(limit, verdict, restoration.model)
-    if files.json_ is not None:
-        verification = verdict_text.to_json(verdict) if isinstance(verdict, Verdict) else None
-        writing.write_json({**restoration.to_json(), "verification": verification}, files.json_)
+    verification = verdict_text.to_json(verdict) if isinstance(verdict, Verdict) else None
+    files.report({**restoration.to_json(), "verification": verification})
     restoration = replace(restoration, model=staging.current().commit(restoration.model))
     console = printing.console
     _print(console, restoration, model)

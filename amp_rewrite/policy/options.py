@@ -17,7 +17,7 @@ from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import devices, open_sizes, operator_lists, targets
 from amp_rewrite.policy.devices import H200, Device
-from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.entries import Operator
 from amp_rewrite.policy.open_sizes import NONE_GIVEN, Dims, GivenSizes
 from amp_rewrite.policy.operator_lists import OpLists, load
 from amp_rewrite.policy.targets import ONNXRUNTIME_CUDA, Target
@@ -215,6 +215,29 @@ OF_RESULT = ("check", "metadata", "external_data", "certify")
 
 _AS_IT_WAS = ExternalData()
 _NO_PINS = Pins()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The preparation of a model, in float32, for a half type and a target.
+
+    `keep_functions` leaves calls of functions alone. `fold` computes what depends on stored values alone,
+    and merges a BatchNormalization into its producer; `raise_opset` takes an opset that has more kernels
+    where that changes nothing else, `opset` the one that is asked for; `idioms` rewrites subgraphs that
+    spell one operator to the form that runtimes recognise; `keep_overridable` leaves inputs that have a
+    default. Nodes that `kept_nodes` match (patterns of pins), and `kept_operators`, stay as they are.
+    """
+
+    half: Half
+    target: Target
+    keep_functions: bool
+    fold: bool
+    raise_opset: bool
+    idioms: bool
+    kept_nodes: tuple[str, ...]
+    kept_operators: tuple[Operator, ...]
+    opset: int | None = None
+    keep_overridable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
 from amp_rewrite.onnx_types import contrib_schemas
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.evidence import Evidence
-from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.options import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
     constant_folding,
