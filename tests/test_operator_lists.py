@@ -321,31 +321,6 @@ def test_shipped_lists_load_with_an_older_onnx() -> None:
     assert done.stdout == "FIXED\n"
 
 
-# ---- where the lists are
-
-
-@pytest.mark.parametrize(
-    "places", [["amp_rewrite/oplists"], ["oplists"], ["amp_rewrite/oplists", "oplists"], []]
-)
-def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: list[str]) -> None:
-    """The lists are found inside an installed package, and beside it in a checkout; the package's own win.
-
-    Without lists anywhere both places are told; a stranger's `oplists` is not taken for ours.
-    """
-    monkeypatch.setattr(operator_lists, "__file__", str(tmp_path / "amp_rewrite/policy/operator_lists.py"))
-    for place in places:
-        (tmp_path / place).mkdir(parents=True)
-        _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
-    if places:
-        assert operator_lists.folder() == tmp_path / places[0]
-        assert operator_lists.names() == ("default",)
-        assert operator_lists.load("default").entries.keys() == {("", "Exp")}
-    else:
-        (tmp_path / "oplists").mkdir()
-        with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
-            operator_lists.load("default")
-
-
 # ---- the half type that a list is for
 
 

@@ -42,43 +42,24 @@ from amp_rewrite.text import nearest, suggestion
 # The operator lists that come with the package: their names, and the folder that holds them.
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
-    """Return the names of the shipped lists, in order; ListError if there are none."""
-    return _names_in(folder())
-
-
-def folder() -> Path:
-    """Return the folder of the shipped lists: in an installed package, or beside it in a checkout.
-
-    Raises ListError when they are in neither place.
-    """
-    return _above(__file__)
+    """Return the names of the shipped lists, in order."""
+    return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
 
 
 @functools.cache
-def _above(module: str) -> Path:
-    """Return the folder beside the package; cached, as ten look-ups took an eighth of a small rewrite."""
-    package = Path(module).resolve().parents[1]
-    places = (package / "oplists", package.parent / "oplists")
-    # A folder of that name beside an installed package may belong to another project.
-    for place in places:
-        if (place / "default.yaml").is_file():
-            return place
-    raise ListError(
-        f"the shipped operator lists are in neither {places[0]} nor {places[1]}",
-        remedy="install amp-rewrite again",
-    )
+def folder() -> Path:
+    """Return the folder of the shipped lists: in an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "oplists"
+    return inside if inside.is_dir() else package.parent / "oplists"
 
 
 @functools.cache
 def holds(file: Path) -> bool:
     """Return whether a file is one of the shipped lists."""
     return file.resolve().parent == folder().resolve()
-
-
-@functools.cache
-def _names_in(place: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in place.glob("*.yaml")))
 
 
 # Names of operators as users write them: MatMul, or domain:MatMul.
