@@ -210,8 +210,8 @@ infer:\n  Add: {follow: true}      | :2: Add gives no reason
 infer:\n  Add:\n    reason: x\n    folow: true | :4: unknown key folow; did you mean follow?
 infer:\n  Add: {reason: x, follow: maybe} | :2: follow is not a truth value; write true or false
 allow:\n  MatMul: {reason: x, follow: true} | :2: MatMul is on allow and says follow; only operators on infer
-infer:\n  Add: x\n  Mul: y\n  Add: z | :4: Add is here and on line 2; keep one of them
-deny:\n  Exp: x\ndeny:\n  Pow: y   | :3: deny is here and on line 1
+infer:\n  Add: x\n  Mul: y\n  Add: z | :4: the same key as on line 2; keep one of them
+deny:\n  Exp: x\ndeny:\n  Pow: y   | :3: the same key as on line 1
 deny:\n  Exp: x\nallow:\n  Exp: y  | :4: Exp is on two lists: deny on line 2 and allow here; keep one of
 deny:\n  Exp: x\n  ai.onnx:Exp: y  | :3: ai.onnx:Exp is on two lists: deny on line 2 and deny here; keep
 # operators

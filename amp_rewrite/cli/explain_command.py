@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +33,7 @@ from amp_rewrite.rewriting import plan_files, records, result_checks
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.text import LONGEST_NAME
+from amp_rewrite.text import nearest
 
 Answer = dict[str, Any]
 """An answer as plain data."""
@@ -176,10 +175,9 @@ def _no_node(explanation: Explanation, name: str) -> OptionError:
     decided = explanation.decisions.all
     candidates = [each for decision in decided for each in (decision.node, *decision.outputs) if each]
     candidates += [each for site in explanation.decisions.cast_sites for each in site.names]
-    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(candidates), n=3)
+    near = nearest(name, dict.fromkeys(candidates))
     offer = "leave NODE out to see what keeps nodes in float32, or say --show all"
-    remedy = f"did you mean {' or '.join(near)}?" if near else offer
-    return OptionError(f"no node is called '{name}'", remedy=remedy)
+    return OptionError(f"no node is called '{name}'", remedy=f"did you mean {near}?" if near else offer)
 
 
 def _without_units(explanation: Explanation) -> Iterator[str | None]:

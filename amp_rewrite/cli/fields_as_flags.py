@@ -45,7 +45,7 @@ def flags() -> Mapping[str, str]:
     return texts
 
 
-_IN_BACKTICKS = re.compile(r"`([^`]+)`|^((?:Options|DynamicLossScale)\.\w+(?:\[\"[^\"]*\"\])?)(?=: )")
+_IN_BACKTICKS = re.compile(r"`([^`]+)`|^((?:Options|Data|DynamicLossScale)\.\w+(?:\[\"[^\"]*\"\])?)(?=: )")
 
 
 def in_flags(message: object) -> str:

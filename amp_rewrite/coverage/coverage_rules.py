@@ -16,7 +16,6 @@ dims:
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -37,7 +36,7 @@ from amp_rewrite.operators.catalogue import names as names_of
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.rewriting import records
-from amp_rewrite.text import plural, suggestion
+from amp_rewrite.text import nearest, plural, suggestion
 
 TOLERANCE = 0.01
 """The default tolerance by which a share may fall below the baseline's: one percentage point."""
@@ -227,9 +226,9 @@ def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
         if coverage.row(operator) is None and name not in schema.known_operators(domain):
             contrib = (f"{CONTRIB}:{each}" for each in schema.known_operators(CONTRIB))
             words = {*schema.known_operators(""), *contrib, *(row.operator for row in coverage.rows)}
-            near = difflib.get_close_matches(operator, sorted(words), n=1)
+            near = nearest(operator, sorted(words))
             example = "write it as in MatMul or com.microsoft:FusedMatMul"
-            remedy = f"did you mean {near[0]}?" if near else example
+            remedy = f"did you mean {near}?" if near else example
             raise OptionError(f"no operator is called {operator}", remedy=remedy)
 
 

@@ -159,7 +159,7 @@ def _plain(file: Path, node: yaml.Node, keys: tuple[str, ...], lines: dict[tuple
             raise ListError("a key is not text", file=file, line=line)
         path = (*keys, name)
         if name in content:
-            problem = f"{name} is here and on line {lines[path]}"
+            problem = f"the same key as on line {lines[path]}"
             raise ListError(problem, file=file, line=line, remedy=KEEP_ONE)
         lines[path] = line
         content[name] = _plain(file, value, path, lines)
