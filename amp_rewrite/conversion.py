@@ -22,14 +22,13 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.errors import (
     AmpRewriteError,
     ModelError,
-    OutputError,
     TimeLimitError,
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import output_paths, writing
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.policy.options import DECLARED, Options
+from amp_rewrite.policy.options import OF_RESULT, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, counting, tell
 from amp_rewrite.rewriting import result_checks
@@ -230,17 +229,7 @@ class Conversion:
         return flops.half + flops.mixed
 
     def rewrite(self, settings: Settings) -> Result[Any]:
-        """Rewrite the model; an unwritable default path raises an error that names `output`."""
-        try:
-            return self._write(settings)
-        except OutputError as error:
-            default = isinstance(self.model, Path) and output_paths.default(self.model, self.options.half)
-            if self.output or self.in_place or error.where != str(default):
-                raise
-            remedy = "choose another place with `output`"
-            raise OutputError(error.problem, where=error.where, remedy=remedy) from error
-
-    def _write(self, settings: Settings) -> Result[Any]:
+        """Rewrite the model; raise as `pipeline.rewrite`."""
         result = pipeline.rewrite(
             self._source,
             _beside_a_plan(self.options) if settings.plan else settings.options,
@@ -333,8 +322,7 @@ def _fresh(data: Data) -> Data:
 
 def _beside_a_plan(options: Options) -> Options:
     """Return the options that a plan does not decide, and ranges, device and sizes, which the report uses."""
-    others = (name for name, declared in DECLARED.items() if not declared.in_plan)
-    names = ("ranges", "device", "dims", *others)
+    names = ("ranges", "device", "dims", *OF_RESULT)
     return Options(**{name: getattr(options, name) for name in names})
 
 

@@ -19,8 +19,7 @@ from amp_rewrite.bounds import deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, pruning, rules
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.policy.form import Form
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import Form, Options
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rescaling import region_search

@@ -88,10 +88,27 @@ _CUTOFF = 0.8
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate of which `word` is an alias, a misspelling or an unambiguous prefix; else None."""
+    """Return the candidate of which `word` is an alias, a misspelling or an unambiguous prefix; else None.
+
+    Upper and lower case are one. None for what is too long for a name.
+    """
+    folded, key = {each.lower(): each for each in candidates}, word.lower()
+    if len(key) > LONGEST_NAME:  # comparison is quadratic in its length
+        return None
+    if (name := understood(key, folded)) in folded:
+        return folded[name]
+    close = difflib.get_close_matches(key, folded, n=1, cutoff=_CUTOFF)
+    longer = [name for name in folded if key and name.startswith(key)]
+    return folded[close[0]] if close else folded[longer[0]] if len(longer) == 1 else None
+
+
+def suggestion(word: str, candidates: Iterable[str]) -> str:
+    """Return the likely meaning of a misspelt word, as advice, or what it can be."""
     names = list(candidates)
-    if (name := understood(word, names)) in names:
-        return name
-    close = difflib.get_close_matches(word, names, n=1, cutoff=_CUTOFF)
-    longer = [name for name in names if word and name.startswith(word)]
-    return close[0] if close else longer[0] if len(longer) == 1 else None
+    near = nearest(word, names)
+    return f"did you mean {near}?" if near else one_of(names)
+
+
+def one_of(words: Iterable[str]) -> str:
+    """Return the valid words, as advice."""
+    return f"it can be {', '.join(words)}"

@@ -33,9 +33,8 @@ CORE = ("analysis", "colouring", "model", "numerics", "onnx_types", "policy", "r
 
 
 def texts(path):
-    """The string constants of a module that are no documentation, nor the declaration of the flags."""
+    """The string constants of a module that are no documentation."""
     tree = ast.parse(path.read_text())
-    tree.body = [node for node in tree.body if getattr(getattr(node, "target", None), "id", "") != "DECLARED"]
     documents = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in documents)
     return [node.value for node in constants if isinstance(node.value, str)]

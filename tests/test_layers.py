@@ -168,7 +168,7 @@ PRINTS = re.compile(r"rich(?!\.table\.Column)\b.*|click\.s?echo|print|.*std(out|
 PRINTING = {
     "console.py": "where everything is printed",
     "compat.py": "that an argument has no effect",
-    "cli/progress.py": "a spinner with stages of ours",
+    "cli/progress.py": "a bar with stages of ours",
     "cli/exit_codes.py": "the one line of an error",
     "cli/commands.py": "the version",
     "cli/flags.py": "the help of a command",

@@ -17,10 +17,65 @@ import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.flags import Flag, Need
 from amp_rewrite.text import understood
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Need:
+    """What a flag, or only this `word` of it, needs: that another `flag` is given, or, where that `does`
+    something, that it is not, unless one of `unless` is given. Else it is refused, as it has no effect.
+    """
+
+    flag: str
+    does: str = ""
+    unless: tuple[str, ...] = ()
+    word: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A flag of the command line: a choice with `values`, or other texts like the `metavar` as well; words
+    with `words`, which have meanings; a text with a `metavar`, which may be repeated if it `repeats`; else a
+    switch.
+
+    `about` is its help: `--help` prints the first sentence, or `short`, and `--help-all` everything. A `rare`
+    flag is listed by `--help-all` alone, and `rare_values` are hidden. `kind` is the type of click that
+    parses it. `sets` has the fields and arguments that messages of the library name, each with what follows
+    the flag there.
+    """
+
+    name: str
+    about: str
+    short: str = ""
+    metavar: str = ""
+    values: tuple[str, ...] = ()
+    words: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    rare_values: tuple[str, ...] = ()
+    repeats: bool = False
+    rare: bool = False
+    default: Any = None
+    kind: Any = None
+    needs: tuple[Need, ...] = ()
+    sets: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+
+    @property
+    def is_switch(self) -> bool:
+        """Return whether the flag takes no value."""
+        return not (self.metavar or self.values or self.words)
+
+    @property
+    def is_multiple(self) -> bool:
+        """Return whether the flag may be given several times."""
+        return self.repeats or bool(self.words)
+
+    @classmethod
+    def of(cls, written: str, about: str, **settings: Any) -> Flag:
+        """Return the flag that is written so: `--gate`, `--opset N`, or `--data PATH...`, which repeats."""
+        name, _, metavar = written.partition(" ")
+        repeats = metavar.endswith("...")
+        return cls(name=name, about=about, metavar=metavar.removesuffix("..."), repeats=repeats, **settings)
 
 
 class Record:
@@ -69,15 +124,7 @@ def empty(flag: Flag) -> Any:
 # ---- types of values
 
 
-class _ReadPath(click.Path):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for a text that cannot be one."""
-        if "\0" in str(value):
-            raise OptionError(f"{value} is not a path: it has a null character", remedy="check the path")
-        return super().convert(value, param, ctx)
-
-
-PATH = _ReadPath(path_type=Path)
+PATH = click.Path(path_type=Path)
 """The type of arguments and flags that name a file or folder to read."""
 
 
@@ -89,24 +136,24 @@ class WrittenFile(click.Path):
         self._takes_folder = takes_folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for a folder, an empty text, or `-` where it is not for JSON."""
+        """Return the path; raise OptionError for a folder, or `-` where it is not for JSON."""
         if str(value) == str(STANDARD_OUTPUT) and param is not None and param.name == "json_":
             return STANDARD_OUTPUT
         is_folder = str(value).endswith("/")
         if self._takes_folder and ctx is not None and (is_folder or os.path.isdir(value)):  # noqa: PTH112
             ctx.meta[FOLDER] = True
             return super().convert(value, param, ctx)
-        problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if is_folder else "")
+        problem = _NO_STREAM if str(value) == "-" else "is a folder's name" if is_folder else ""
         if problem:
             by = max(param.opts, key=len) if param is not None else "the output"
-            raise OptionError(f"{by} {value}".strip() + f" {problem}", remedy="name a file")
+            raise OptionError(f"{by} {value} {problem}", remedy="name a file")
         return super().convert(value, param, ctx)
 
 
 FOLDER = "amp_rewrite.folder"
 """The key of a context whose output is a folder."""
 STANDARD_OUTPUT = Path("-")
-_NOT_A_FILE = {"": "is empty", "-": "is not a file: only --json writes to standard output"}
+_NO_STREAM = "is not a file: only --json writes to standard output"
 WRITTEN = WrittenFile()
 """The type of flags that name a file to write."""
 

@@ -37,7 +37,7 @@ from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.policy.operator_lists import near_operator
 from amp_rewrite.rewriting import records
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, suggestion
 
 TOLERANCE = 0.01
 """The default tolerance by which a share may fall below the baseline's: one percentage point."""
@@ -250,7 +250,7 @@ def collect(sources: Iterable[Path]) -> CoverageRules:
         settings = _rule(str(source))
         if settings is None and "=" in source.name and not source.exists():
             name = str(source).partition("=")[0]
-            raise OptionError(f"there is no rule {name}", remedy=yaml_fields.near(name, NAMES))
+            raise OptionError(f"there is no rule {name}", remedy=suggestion(name, NAMES))
         if settings is None:
             of_files = _merged(of_files, _content(source))
         else:
@@ -264,8 +264,7 @@ def collect(sources: Iterable[Path]) -> CoverageRules:
 
 def _content(path: Path) -> Settings:
     """Return the content of a file, with its baseline as a path relative to the file."""
-    top = yaml_fields.parse(path, NAMES, trusted=False)
-    settings = yaml_fields.plain(path, top, NAMES)
+    settings = dict(yaml_fields.read(path, NAMES, trusted=False).content)
     _parsed(settings, path)
     if _BASELINE in settings:
         settings[_BASELINE] = str(path.parent / settings[_BASELINE])

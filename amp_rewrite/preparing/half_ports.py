@@ -20,8 +20,7 @@ from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.entries import Kind, Operator
-from amp_rewrite.policy.form import Form
-from amp_rewrite.policy.options import SHIPPED_FOR
+from amp_rewrite.policy.options import SHIPPED_FOR, Form
 
 
 class KernelKey(NamedTuple):

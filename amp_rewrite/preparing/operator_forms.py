@@ -24,8 +24,8 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators import catalogue
-from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.options import Form
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import form_changes, half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind

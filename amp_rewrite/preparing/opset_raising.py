@@ -22,8 +22,8 @@ from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.versions import CHANGES, Spared
-from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.options import Form
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import half_ports, value_sizes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind

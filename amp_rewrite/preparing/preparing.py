@@ -15,7 +15,7 @@ from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.onnx_types.schema import BLOCKED
 from amp_rewrite.policy.evidence import Evidence
-from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.options import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
     constant_folding,

@@ -16,9 +16,9 @@ from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.explaining.sentences import CastExplanation, ChainLink, first_step, of_cause
+from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy import devices
-from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
 from amp_rewrite.rewriting.decisions import Decisions, Origin
@@ -51,11 +51,10 @@ def print_lines(console: Console, lines: Iterable[SummaryLine]) -> None:
 _LABELS = {"warning": "bold yellow", "BROKEN": "bold red"}
 
 
-def print_device_check(console: Console, policy: Policy | None, device: devices.Device) -> None:
-    """Print the compatibility check of a precision policy; nothing without one, or where it is float32."""
-    if policy is not None and policy.compute is not None and not console.quiet:
-        half = policy.compute.name
-        for line in Advice(half, device.name, device.is_fast(half)).lines():
+def print_device_check(console: Console, half: Half | None, device: devices.Device) -> None:
+    """Print whether a device is faster in half; nothing without a half type."""
+    if half is not None and not console.quiet:
+        for line in Advice(half.name, device.name, device.is_fast(half.name)).lines():
             console.labelled(Styled("device   ", "dim"), line)
 
 

@@ -27,8 +27,7 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.entries import Entry, Operator
 from amp_rewrite.policy.evidence import Authority
-from amp_rewrite.policy.form import Form
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.options import Form, IOTypes, Options
 from amp_rewrite.rewriting import decisions, records
 from amp_rewrite.rewriting.decisions import CastSite, Decision, Decisions
 from amp_rewrite.rewriting.plan import Rescaled
@@ -51,7 +50,7 @@ _SHORT, _BLANK = 64, b"\xef\xbb\xbf \t\r\n"
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a run that decide with its plan: those of the form (policy.form), and of types."""
+    """The options of a run that decide with its plan: those of the form (policy.options), and of types."""
 
     half: str
     target: str
