@@ -8,7 +8,7 @@ import pytest
 import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import verdict_text
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.verdict import NotJudged
 
 pytest.importorskip("onnxruntime")

@@ -12,8 +12,9 @@ from amp_rewrite import demo
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import explanations, page, verdict_text
+from amp_rewrite.reporting import explanations, page
 from amp_rewrite.reporting.page import RunEvidence
+from amp_rewrite.running import verdict_text
 from tests.text import RUNS, model
 from tests.transcript_commands import page_data
 

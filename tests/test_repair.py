@@ -15,8 +15,8 @@ from amp_rewrite.policy.options import Level, Options, Pins
 from tests import commands, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewriting.report import Counts
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Tried, Verdict

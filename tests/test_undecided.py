@@ -11,8 +11,8 @@ from amp_rewrite.running.tolerances import Tolerances
 from tests import commands, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import page, verdict_text
-from amp_rewrite.running import judging, verification
+from amp_rewrite.reporting import page
+from amp_rewrite.running import judging, verdict_text, verification
 from amp_rewrite.running.sessions import Device
 
 SAID = "y: error 0.05 is above 0.01, but float32 itself differs by 0.03 when it is optimised differently"

@@ -13,8 +13,7 @@ from amp_rewrite.running.tolerances import Tolerances, parse_tolerances
 from tests import text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import judging, metrics, sessions, tolerances, verification
+from amp_rewrite.running import judging, metrics, sessions, tolerances, verdict_text, verification
 from amp_rewrite.running.sessions import Device
 
 SMALLEST = 2.0**-14

@@ -70,7 +70,7 @@ def _decided(explanation: Explanation, model: ir.Model) -> Page:
     assert explanation.counted is not None, "only a saved plan has no model"
     return page.decided(
         model,
-        half.named(explanation.half),
+        half.BY_NAME[explanation.half],
         explanation.decisions,
         explanation.causes,
         explanation.counted,

@@ -22,9 +22,10 @@ from amp_rewrite.files import staging
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, tell
-from amp_rewrite.reporting import terminal, verdict_text
+from amp_rewrite.reporting import terminal
 from amp_rewrite.rewriting.restore import Restored
 from amp_rewrite.rewriting.restore import restore as restored
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural

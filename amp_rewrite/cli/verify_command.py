@@ -18,7 +18,8 @@ from amp_rewrite.model import loading
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
-from amp_rewrite.reporting import terminal, verdict_text
+from amp_rewrite.reporting import terminal
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.comparing import Judging
 

@@ -24,12 +24,9 @@ from amp_rewrite.policy.open_sizes import DEFAULT, Dims
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import records, result_checks
 from amp_rewrite.rewriting.report import Counts
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, some
 
 # The assumptions behind FLOP counts, as text.
-
-NAMED = 5
-"""The most nodes or dimensions named in one line; the others are only counted."""
 
 
 def assumptions(flop_count: FlopCount) -> Iterator[str]:
@@ -49,12 +46,6 @@ def assumptions(flop_count: FlopCount) -> Iterator[str]:
         if nodes:
             names = [f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes]
             yield f"{what.format(plural(len(nodes), 'node'))} ({some(names)})"
-
-
-def some(words: Sequence[str], limit: int = NAMED) -> str:
-    """Return the first words, and the number of the others."""
-    more = len(words) - limit
-    return ", ".join(words[:limit]) + (f" and {more:,} more" if more > 0 else "")
 
 
 # The precision that a node runs in, from the element types of its inputs and outputs.

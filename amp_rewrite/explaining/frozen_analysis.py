@@ -29,11 +29,10 @@ from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.form_changes import FormChangeKind
 from amp_rewrite.preparing.preparing import Prepared
-from amp_rewrite.rescaling.region_search import Choice
 from amp_rewrite.rewriting import decisions, plan_files, report
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.history import History
-from amp_rewrite.rewriting.plan import Plan, float_state
+from amp_rewrite.rewriting.plan import Choice, Plan, float_state
 from amp_rewrite.rewriting.plan_files import PlanOptions, SavedPlan
 from amp_rewrite.rewriting.report import Obstacle, Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types

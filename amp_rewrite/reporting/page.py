@@ -39,11 +39,12 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
 from amp_rewrite.policy.node_patterns import pinned_as
-from amp_rewrite.reporting import summary, verdict_text
+from amp_rewrite.reporting import summary
 from amp_rewrite.rewriting import records
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.plan import Storage
 from amp_rewrite.rewriting.report import Report, StepPart, SummaryLine
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.blame import NodeError
 from amp_rewrite.running.verdict import Output, Verdict
 

@@ -12,13 +12,12 @@ from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
-from amp_rewrite.explaining.sentences import size
 from amp_rewrite.policy.entries import flag_of
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import FloatState
 from amp_rewrite.rewriting.report import Counts, Report, SummaryLine
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, size
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:

@@ -19,11 +19,11 @@ from amp_rewrite.explaining.sentences import CastExplanation, ChainLink, first_s
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy import devices
-from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
 from amp_rewrite.rewriting.decisions import Decisions, Origin
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report, SummaryLine
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.blame import Blame, NodeError
 from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.sessions import Device

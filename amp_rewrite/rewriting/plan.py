@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.ranges import Ranges
 from amp_rewrite.analysis.units import UnitGraph, Use
+from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.errors import OptionError
@@ -110,6 +112,17 @@ class Rescaled:
     regions: tuple[tuple[str, ...], ...] = ()
     products: tuple[str, ...] = ()
     norms: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A priced painting, with the observations, facts and bounds behind it, and what was rescaled for it."""
+
+    observed: Seen
+    facts: Facts
+    proven: Proven | None
+    priced: Priced
+    rescaled: Rescaled | None = None
 
 
 @dataclass(frozen=True, slots=True)

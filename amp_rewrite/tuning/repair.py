@@ -19,11 +19,11 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.errors import AmpRewriteError, CertificateError, ModelError
 from amp_rewrite.policy.options import Level, Options
-from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rescaling.regions import Causes, causes_outside, select
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Result
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.verdict import Output, Verdict

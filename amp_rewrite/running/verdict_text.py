@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.selections import OtherSelection
@@ -23,7 +22,7 @@ from amp_rewrite.running.verdict import (
     error_in_words,
     shortest,
 )
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, some
 
 COLUMNS = ("output", "error", "rounding", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 
