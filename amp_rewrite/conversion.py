@@ -382,7 +382,9 @@ def convert(
     arguments.instance("bounds", judging.bounds, Tolerances, "write Tolerances(error=0.02)")
     if device is not None:
         sessions.check_device(device)  # before any work
-    target = output_paths.choose(model, output, options, in_place=in_place, force=force)
+    target = output_paths.choose(
+        model, output, options.half, options.external_data, in_place=in_place, force=force
+    )
     is_path = arguments.is_path(model)
     runnable = sessions.check_model("model", model)
     inputs = as_data(data)

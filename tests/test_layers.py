@@ -14,7 +14,7 @@ ORDER = """
     numerics operators certificate onnx_types policy model
     preparing analysis bounds costs colouring rewriting rescaling explaining
     running placement coverage reporting
-    deciders pipeline training tuning conversion
+    pipeline training tuning conversion
     testing onnx_ir_pass demo options half compat many cli __init__ __main__
 """.split()
 ASKING = {

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
 from amp_rewrite.analysis.units import Unit, UnitGraph, read_by, value_of
 from amp_rewrite.errors import OptionError
-from amp_rewrite.model import states
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.operators.catalogue import MOVERS

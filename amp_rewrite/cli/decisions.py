@@ -16,22 +16,12 @@ from amp_rewrite.cli.flags import PATH, Flag, Need, Record, as_field, command, f
 from amp_rewrite.cli.records import SizeFlags, assignments, holds_ranges, quantity
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy import devices, operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind, OpLists
-from amp_rewrite.policy.options import (
-    CASTING,
-    FLOAT32,
-    KERAS,
-    SHIPPED_FOR,
-    Beside,
-    ExternalData,
-    IOTypes,
-    Level,
-    Options,
-    Pins,
-)
+from amp_rewrite.policy.options import CASTING, FLOAT32, KERAS, SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed

@@ -16,12 +16,12 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import staging
+from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.files.reading import is_same
 from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import output_paths, serialization
 from amp_rewrite.model.loading import Loaded, ModelSource, open_file, surgeon
-from amp_rewrite.policy.options import Beside, ExternalData
 from amp_rewrite.process.stopwatch import Count
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)

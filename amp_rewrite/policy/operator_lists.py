@@ -278,7 +278,10 @@ def _declaration(operator: str, types: Any) -> tuple[str, str]:
         raise OptionError("is for no operator: write it as domain:Operator", where=where)
     if schema.is_known(*key):
         raise OptionError(f"{operator} has a schema, and only custom operators have none", where=where)
-    declared_types.by_operator({operator: types})
+    try:
+        declared_types.by_operator({operator: types})
+    except ValueError as error:
+        raise OptionError(str(error)) from error
     return schema.written(*key), str(types)
 
 

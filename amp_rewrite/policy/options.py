@@ -12,6 +12,7 @@ from typing import Any
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike, Texts
+from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 from amp_rewrite.onnx_types import schema
@@ -56,46 +57,6 @@ class IOTypes(enum.Enum):
     KEEP = "keep"
     HALF = "half"
     STATE = "state"
-
-
-class Beside(enum.Enum):
-    """The condition for external data, weights in files beside a result that is a file.
-
-    AUTO: where the model had external data, or exceeds one file (2 GiB). ALWAYS. NEVER.
-
-    Examples:
-        >>> from amp_rewrite import Options
-        >>> Options(external_data="always").external_data.beside
-        <Beside.ALWAYS: 'always'>
-    """
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalData:
-    """The storage of weights of a result that is a file.
-
-    With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
-    `beside` may be given by its value. Raises OptionError for an invalid `beside` or size.
-
-    Examples:
-        >>> from amp_rewrite.options import ExternalData
-        >>> ExternalData(largest=2 * 10**9).beside
-        <Beside.AUTO: 'auto'>
-    """
-
-    beside: Beside
-    largest: int | None
-
-    def __init__(self, beside: Beside | str = Beside.AUTO, largest: int | None = None) -> None:
-        hold = partial(object.__setattr__, self)
-        hold("beside", arguments.choice("ExternalData.beside", beside, Beside))
-        hold(
-            "largest", None if largest is None else arguments.whole("ExternalData.largest", largest, least=1)
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
 from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import inlining, states
+from amp_rewrite.model import inlining
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types

@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import ModelError, OptionError
+from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.model import constants, graph_edits, inlining, loading, output_paths, serialization, writing
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import worker
 from amp_rewrite.rewriting import annotations, argument_checks, editing, result_checks, widened_model
 from amp_rewrite.rewriting.plan import Rescaled

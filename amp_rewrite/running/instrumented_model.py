@@ -16,10 +16,10 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.model import external_data, inlining, loading, proto_traversal, serialization, writing
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import plan_files, widened_model
 from amp_rewrite.running import sessions

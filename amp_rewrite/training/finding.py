@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
+from amp_rewrite.analysis.states import Borders, Pair
 from amp_rewrite.errors import ModelError, SpecError
-from amp_rewrite.model import states, traversal
-from amp_rewrite.model.states import Borders, Pair
+from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.catalogue import having, moving

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Held
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.model import traversal
-from amp_rewrite.model.states import Pair
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.rewriting.report import StepPart, SummaryLine
 from amp_rewrite.text import plural

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from amp_rewrite import arguments
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.arguments import Texts
 from amp_rewrite.errors import OptionError, SpecError
-from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason

@@ -190,7 +190,7 @@ def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None, *
     if is_path and output is None:
         raise OptionError("a path needs an output", where="output", remedy="say where to write the result")
     if is_path or output is not None:
-        return output_paths.choose(model, output, Options(), in_place=False, force=force)
+        return output_paths.choose(model, output, FLOAT16, in_place=False, force=force)
     return None
 
 

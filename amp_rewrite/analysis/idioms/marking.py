@@ -14,10 +14,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
 from amp_rewrite.analysis.idioms import gates, norms
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import patterns, states
+from amp_rewrite.model import patterns
 from amp_rewrite.policy.options import Options
 
 
