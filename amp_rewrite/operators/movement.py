@@ -50,7 +50,7 @@ def _selecting(names: str, traits: Trait = Trait.NONE, **columns: Any) -> Family
 
 OPERATORS = merge(
     _rearranging("Flatten", _FREE),
-    _rearranging("Reshape", _FREE | _TURNS),
+    _rearranging("Reshape", _FREE | _TURNS, roles={1: Role.SHAPE}),
     _rearranging("Squeeze Unsqueeze", _FREE | _TURNS, roles=_AXES),
     _rearranging("Identity", _LIKE | _FREE | _TURNS),
     _rearranging("DepthToSpace SpaceToDepth", _RANKED),
@@ -63,9 +63,9 @@ OPERATORS = merge(
     _selecting("Compress", Trait.COUNTS, roles={1: Role.MASK}),
     _selecting("ReverseSequence", _LIKE, roles={1: Role.LENGTH}),
     _selecting("Trilu", _LIKE),
-    _selecting("Slice", _RANKED | _TURNS),
+    _selecting("Slice", _RANKED | _TURNS, roles={1: Role.ORIGIN, 2: Role.END, 3: Role.AXES}),
     _selecting("Split", _RANKED | _TURNS, scales=scaling.split),
-    _selecting("Pad", _RANKED | _TURNS, masks=(0, 2), scales=scaling.pad),
+    _selecting("Pad", _RANKED | _TURNS, masks=(0, 2), scales=scaling.pad, roles={1: Role.ORIGIN}),
     _selecting("SequenceAt", _FREE, masks=(), scales=scaling.pinned, holds=Holds.ELEMENT),
     _joining("Concat", ALL, _RANKED | _TURNS, masks=ALL, scales=scaling.together),
     _joining("Where", (1, 2), Trait.ELEMENTWISE, masks=(1, 2), scales=scaling.same(1, 2, OUT), flops=1),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,7 @@ def _stored_number(value: ir.Value | None) -> int | None:
     return None if constant is None or constant.size != 1 else int(np.ravel(constant.numpy())[0])
 
 
-# Integers: ids within their tables, positions, masks, lengths and counts.
+# Integers: ids within their tables, positions, masks, lengths and operands that determine shapes.
 
 SIDE = 4
 """The height and width in a synthetic shape: small, but enough to compute with."""
@@ -213,18 +213,35 @@ _MASKING = frozenset((("Sub", 1), ("Equal", 0), ("Equal", 1), ("Where", 0), ("No
 
 
 def _by_role(spec: InputSpec) -> Values | None:
-    """Return the full length of the data of a recurrent layer or ReverseSequence, or a small number of
-    iterations, also where a loop's condition compares its counter.
+    """Return the numbers for the first operator to which the input is a length, a count or a shape.
+
+    A single number may be moved on its way; of several, only a part may arrive. If the length of the input
+    differs from that of the numbers, all elements are their minimum.
     """
     for use in spec.uses:
+        role = Role.COUNT if use.record.traits & Trait.ORDERS else use.role
         data = spec.shape_of(use.input_at(0))
-        if use.role is Role.LENGTH and data:
-            return data[use.attribute("time_axis")]
-        if spec.is_single and (use.role is Role.COUNT or use.record.traits & Trait.ORDERS):
-            return TRIP_COUNT
+        numbers = _NUMBERS[role](spec, use, data) if role in _NUMBERS else ()
+        is_whole = spec.is_single or use.input_at(use.index) is spec.input.value
+        if numbers and (is_whole or len(numbers) == 1):
+            return np.array(numbers) if spec.shape == (len(numbers),) else min(numbers)
     others = [shape for shape in spec.others if len(shape) > 1]
     is_length = spec.words & {"len", "lens", "length", "lengths"}
     return others[0][1] if is_length and others else None
+
+
+_NUMBERS: Mapping[Role | None, Callable[[InputSpec, NodeInput, Shape], Sequence[int]]] = {
+    Role.LENGTH: lambda _spec, use, data: data[use.attribute("time_axis") :][:1],
+    Role.COUNT: lambda spec, _use, _data: [TRIP_COUNT] * spec.is_single,
+    Role.SIZES: lambda _spec, _use, data: [*data[:2], *(2 * size for size in data[2:])],
+    Role.SHAPE: lambda spec, _use, _data: [-1, *[1] * (spec.length - 1)],
+    Role.ORIGIN: lambda spec, _use, _data: [0] * spec.length,
+    Role.END: lambda spec, _use, data: [max(data)] * spec.length if data else (),
+    Role.AXES: lambda spec, _use, _data: range(spec.length),
+}
+"""Valid integers by the role of what reads them, and the shape of its data; empty if that is unknown. An end
+lies behind all elements, so that nothing is cut off.
+"""
 
 
 def _small(spec: InputSpec) -> Values:
