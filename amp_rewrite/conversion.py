@@ -58,12 +58,13 @@ class Tuning:
     """The settings of the search after a failed comparison.
 
     `budget` is in seconds (None for a budget in runs), `largest` the bytes of the largest model to search,
-    and `is_requested` is true if the user requested the search.
+    `executor` runs the samples, and `is_requested` is true if the user requested the search.
     """
 
     budget: float | None = None
     prefer: Prefer = Prefer.TIME
     largest: float = LARGE
+    executor: Executor | None = None
     is_requested: bool = False
 
 
@@ -216,6 +217,7 @@ class Conversion:
                 observed=settings.seen,
                 imprecise_outputs=settings.imprecise_outputs,
                 watch=_watching(self.progress),
+                executor=self.tuning.executor,
                 custom_ops=self.judging.libraries,
                 device=self.judging.device,
                 stressed=stressed,

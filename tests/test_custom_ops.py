@@ -69,7 +69,7 @@ def test_values_are_observed(model):
     assert observe(model, FEEDS, custom_ops=LIBRARY)["a"].high > 0
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         seen = observe(model, [FEEDS] * 2, custom_ops=[LIBRARY], executor=pool)
-    tuned = tune(model, [FEEDS] * 2, custom_ops=[LIBRARY])
+        tuned = tune(model, [FEEDS] * 2, custom_ops=[LIBRARY], executor=pool)
     assert seen["a"] == observe(model, [FEEDS] * 2, custom_ops=LIBRARY)["a"]
     assert seen.samples == 2
     assert tuned.is_met

@@ -25,6 +25,7 @@ from amp_rewrite.errors import (
 from amp_rewrite.process import executors
 from tests.commands import run
 from tests.test_calibration import CHAIN, feeds
+from tests.test_tuning import offset
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -54,10 +55,12 @@ def end_worker():
 @pytest.mark.slow
 @pytest.mark.parametrize("where", [processes, dask])
 def test_results_are_those_without_an_executor(where, tmp_path):
-    """What is seen does not depend on who runs the samples, nor on the kind of the model."""
+    """What is seen and tuned does not depend on who runs the samples, nor on the kind of the model."""
     chain, samples = model(CHAIN), [feeds(seed=seed, mask=1e5 * (seed == 19)) for seed in range(20)]
     onnx.save(chain, tmp_path / "chain.onnx")
     alone = amp_rewrite.observe(chain, samples, device="cpu")
+    network, sample = offset()
+    tuned = amp_rewrite.tune(network, [sample, sample], max_error=1e-3)
     counted = []
     with where() as executor:
         seen = [
@@ -66,12 +69,14 @@ def test_results_are_those_without_an_executor(where, tmp_path):
             )
             for given in (chain, tmp_path / "chain.onnx")
         ]
+        found = amp_rewrite.tune(network, [sample, sample], max_error=1e-3, executor=executor)
         with pytest.raises(FeedError, match=r"samples\[2\]"):
             amp_rewrite.observe(chain, [*samples[:2], {"x": np.zeros(3)}], device="cpu", executor=executor)
     assert counted == [8, 16, 20] * 2
     for each in seen:
         assert (each.model, each.samples) == (alone.model, alone.samples)
         assert {n: (e.low, e.high) for n, e in each.items()} == {n: (e.low, e.high) for n, e in alone.items()}
+    assert (found.kept, found.runs, found.verdict.error) == (tuned.kept, tuned.runs, tuned.verdict.error)
 
 
 def test_a_worker_that_ends_is_one_line():
@@ -134,17 +139,19 @@ def test_a_cluster_by_its_address_ends_well():
 
 @pytest.mark.slow
 def test_the_command_line_takes_executors(tmp_path):
-    """The observations that --executor saves are those without one."""
+    """--executor of rewrite and tune; the saved observations are those without one."""
     onnx.save(model(CHAIN), tmp_path / "m.onnx")
     samples = tmp_path / "samples"
     samples.mkdir()
     for at in range(10):
         np.savez(samples / f"s{at}.npz", **feeds(seed=at))
     base = [tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--calibrate", samples, "-q"]
+    tune = ["tune", tmp_path / "m.onnx", "-o", tmp_path / "t.onnx", "--data", samples / "s0.npz"]
     with dask() as executor:
         workers = ["--executor", executor._client.scheduler.address.replace("tcp", "dask")]
         for name, flags in (("one", []), ("two", workers)):
             assert run(*base, "--save", f"observed={tmp_path / name}.json", *flags).exit_code == 0
+        assert run(*tune, *workers).exit_code == 0
     one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
     assert [(k, v["low"], v["high"]) for k, v in one["values"].items()] == [
         (k, v["low"], v["high"]) for k, v in two["values"].items()

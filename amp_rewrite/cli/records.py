@@ -221,7 +221,24 @@ def _size(_: str, text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Workers(Record, title="Value ranges", argument="workers"):
+class Workers(Record, title="The search", argument="workers"):
+    """What runs the samples."""
+
+    executor: str | None = flag(
+        "--executor WHERE",
+        "What runs the samples: the workers of a Dask scheduler, dask://HOST:PORT.",
+        rare=True,
+    )
+
+    def opened(self) -> AbstractContextManager[Executor | None]:
+        """Open the executor, for use within the context, None without one; raise as `executors.named`."""
+        if self.executor is None:
+            return contextlib.nullcontext()
+        return executors.named(self.executor, "--executor")
+
+
+@dataclass(frozen=True)
+class CalibrationWorkers(Workers, title="Value ranges"):
     """What runs the samples of `--calibrate`, or several models."""
 
     executor: str | None = flag(
@@ -231,12 +248,6 @@ class Workers(Record, title="Value ranges", argument="workers"):
         rare=True,
         needs=(Need("--calibrate"),),
     )
-
-    def opened(self) -> AbstractContextManager[Executor | None]:
-        """Open the executor, for use within the context, None without one; raise as `executors.named`."""
-        if self.executor is None:
-            return contextlib.nullcontext()
-        return executors.named(self.executor, "--executor")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from amp_rewrite.cli.decisions import Decisions, RewriteDecisions
 from amp_rewrite.cli.flags import command
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.output_files import RewriteFiles
-from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, Workers
+from amp_rewrite.cli.records import CalibrationWorkers, ComparisonFlags, Inputs, Limit, Printing
 from amp_rewrite.cli.rewrite_job import RewriteJob, job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.placement import tensorrt
@@ -22,7 +22,7 @@ from amp_rewrite.tuning.comparing import Judging
 
 
 @command(
-    *(RewriteFiles, RewriteDecisions, Inputs, ComparisonFlags, Limit, Workers, Printing),
+    *(RewriteFiles, RewriteDecisions, Inputs, ComparisonFlags, Limit, CalibrationWorkers, Printing),
     kind=ManyModelsCommand,
 )
 @models_argument
@@ -33,7 +33,7 @@ def rewrite(
     data: Data,
     judging: Judging,
     limit: TimeLimit,
-    workers: Workers,
+    workers: CalibrationWorkers,
     printing: Printing,
 ) -> None:
     """Rewrite MODEL to mixed precision, and compare the two.
@@ -55,7 +55,7 @@ def rewrite(
     show()
 
 
-def _observed(job: RewriteJob, workers: Workers) -> Observed | None:
+def _observed(job: RewriteJob, workers: CalibrationWorkers) -> Observed | None:
     """Calibrate and merge with earlier observations; None where neither is requested.
 
     Raises as `observe`, and OutputError.

@@ -12,7 +12,7 @@ import click
 from amp_rewrite.cli.decisions import Decisions, TuneDecisions
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
-from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, quantity
+from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, Workers, quantity
 from amp_rewrite.cli.rewrite_job import job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.conversion import Tuning
@@ -54,6 +54,7 @@ class SearchFlags(Record, title="The search", argument="tuning"):
 @command(
     TuneFiles,
     SearchFlags,
+    Workers,
     TuneDecisions,
     Inputs,
     ComparisonFlags,
@@ -66,6 +67,7 @@ def tune(
     model: Path,
     files: TuneFiles,
     tuning: Tuning,
+    workers: Workers,
     asked: Decisions,
     data: Data,
     judging: Judging,
@@ -80,6 +82,6 @@ def tune(
     the error was found; the closest one is still written.
     """
     job = job_of(model, files, asked, data, judging, limit, printing, required=True)
-    with job.running() as running_job:
-        show = carry_out(replace(running_job, tuning=tuning))
+    with job.running() as running_job, workers.opened() as executor:
+        show = carry_out(replace(running_job, tuning=replace(tuning, executor=executor)))
     show()

@@ -8,12 +8,15 @@ measure.
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +34,11 @@ from amp_rewrite.model.traversal import graphs
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators.catalogue import EXACT
 from amp_rewrite.policy import node_patterns
+from amp_rewrite.process import executors
 from amp_rewrite.rewriting.instrument import Instrument, Switches, instrument
 from amp_rewrite.running import comparison, emulation, metrics, sequences, sessions
 from amp_rewrite.running.emulation import SwitchedModel
+from amp_rewrite.running.instrumented_model import as_file
 from amp_rewrite.running.metrics import Moments, Spread
 from amp_rewrite.running.sessions import LARGE, Device, Feeds, Libraries, Runnable
 
@@ -338,13 +343,15 @@ def _arrays(outputs: Mapping[str, Any]) -> list[dict[str, NDArray[Any]]]:
 
 
 class SwitchedSession:
-    """A session of a model with switches, and a cache of measured errors by what is rounded.
+    """A cache of measured errors by what is rounded; `runs` counts the measurements, on all samples each.
 
-    `runs` counts the measurements, on all samples each; `bound` is that of the target.
+    `errors` returns the error of each sample for a vector of `count` switches; `bound` is that of the target.
     """
 
-    def __init__(self, session: Any, model: SwitchedModel, samples: Sequence[Expected], bound: float) -> None:
-        self._session, self._model, self._samples, self._bound = session, model, samples, bound
+    def __init__(
+        self, errors: Callable[[NDArray[np.bool_]], Iterable[float]], count: int, bound: float
+    ) -> None:
+        self._errors, self._count, self._bound = errors, count, bound
         self.runs = 0
         self._known: dict[tuple[int, ...], float] = {}
 
@@ -353,10 +360,9 @@ class SwitchedSession:
         key = tuple(sorted(switches))
         if key not in self._known:
             self.runs += 1
-            vector = np.zeros(len(self._model.values), bool)
+            vector = np.zeros(self._count, bool)
             vector[list(key)] = True
-            errors = (each.error(self._session, {self._model.switches: vector}) for each in self._samples)
-            self._known[key] = (max(errors, default=0.0) / self._bound) ** 2
+            self._known[key] = (max(self._errors(vector), default=0.0) / self._bound) ** 2
         return self._known[key]
 
     def above_noise(self, switches: Iterable[int]) -> float:
@@ -370,11 +376,12 @@ def opened(
     model: SwitchedModel,
     samples: Sequence[Feeds],
     bound: float,
+    executor: Executor | None = None,
     libraries: Libraries = (),
     apart: int = 0,
 ) -> Generator[SwitchedSession]:
-    """Yield a CPU session, for use within the context. Computes the outputs of the original first. The last
-    samples, `apart`, are judged each by itself.
+    """Yield a CPU session, or one for each worker of an executor with a sample per task, for use within the
+    context. Computes the outputs of the original first. The last samples, `apart`, are judged each by itself.
 
     Raises ModelError and RunError if the original does not run.
     """
@@ -385,5 +392,29 @@ def opened(
         ]
     expected = _expect(samples, outputs, apart)
     with emulation.runnable(model.loaded) as runnable:
-        session = sessions.open_session(runnable, Device.CPU, libraries)
-        yield SwitchedSession(session, model, expected, bound)
+        if executor is None:
+            session = sessions.open_session(runnable, Device.CPU, libraries)
+            yield SwitchedSession(
+                lambda vector: (each.error(session, {model.switches: vector}) for each in expected),
+                len(model.values),
+                bound,
+            )
+            return
+        with as_file(runnable) as file:
+
+            def measure(vector: NDArray[np.bool_]) -> Iterable[float]:
+                tasks = ((file, libraries, each, {model.switches: vector}) for each in expected)
+                return executors.results(executor, _measure_in_worker, tasks)
+
+            yield SwitchedSession(measure, len(model.values), bound)
+
+
+def _measure_in_worker(
+    model: Path, libraries: Libraries, expected: Expected, switches: Mapping[str, NDArray[np.bool_]]
+) -> float:
+    return expected.error(_session(model, libraries), switches)
+
+
+@functools.lru_cache(maxsize=1)
+def _session(model: Path, libraries: Libraries) -> Any:
+    return sessions.open_session(model, Device.CPU, libraries)

@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -290,6 +291,7 @@ def tune(
     observed: Seen | None = None,
     imprecise_outputs: ImpreciseOutputs | None = None,
     watch: Watch | None = None,
+    executor: Executor | None = None,
     custom_ops: PathLike | Iterable[PathLike] = (),
     device: Device | str | None = None,
     steps: int = 1,
@@ -306,12 +308,14 @@ def tune(
     seconds instead, at least half of it for the search itself, it returns the best plan by then. No plan is
     worse than the default one; where none passes, `is_met` is False. Apply it with rewrite(model,
     replay=tuned.plan). `observed` and `imprecise_outputs` are those of `rewrite`; `watch` is called with
-    every step. `custom_ops` are the libraries of the model's custom operators. `device` is where `verify`
-    judges. With `steps`, samples make sequences as in `verify`. The plan has to pass on each of the
-    `stressed` samples as well, by itself.
+    every step. The workers of an `executor` (concurrent.futures) run a sample each, and have to see the same
+    files. `custom_ops` are the libraries of the model's custom operators. `device` is where `verify` judges.
+    With `steps`, samples make sequences as in `verify`. The plan has to pass on each of the `stressed`
+    samples as well, by itself.
 
     Raises MissingPackageError without onnxruntime, ModelError and FeedError if the model does not run, or a
-    sample does not fit, and OptionError for invalid arguments.
+    sample does not fit, OptionError for invalid arguments, and WorkerError where a worker ends before its
+    work is done.
 
     Examples:
         >>> from amp_rewrite import rewrite, tune
@@ -326,6 +330,8 @@ def tune(
     end = time.monotonic() + seconds
     prefer = arguments.choice("prefer", prefer, Prefer)
     arguments.function("watch", watch)
+    if executor is not None:
+        arguments.instance("executor", executor, Executor)
     feeds = list(sessions.check_samples(samples, model, steps))
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
@@ -343,7 +349,7 @@ def tune(
     switches = switched(twin, find_sites(twin.graph, widest(twin, prefer)).places)  # edits the twin
     bound = max(_target_error(judged), _NOTHING)
     work = _work_of_run(analysis, searched) if budget is None else 0.0
-    with opened(runnable, switches, searched, bound, libraries, len(stressed)) as session:
+    with opened(runnable, switches, searched, bound, executor, libraries, len(stressed)) as session:
         now = time.monotonic()  # setup may be slow on a busy machine
         end = max(end, now + seconds / 2)
         runs, until = most_runs(len(rounding.sites), work), now + (end - now) / 2
