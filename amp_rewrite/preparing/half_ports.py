@@ -107,14 +107,6 @@ def is_clip(node: ir.Node) -> bool:
     return node.op_type == "Clip" and not node.domain and bool(node.inputs) and len(node.outputs) == 1
 
 
-def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir.Value]:
-    """Yield the float32 values at these ports of a node."""
-    for port in ports:
-        value = node.inputs[port] if port >= 0 else node.outputs[~port]
-        if value is not None and types.get(value) == FLOAT32:
-            yield value
-
-
 FLOAT32 = element_types.tensor(ir.DataType.FLOAT)
 
 
@@ -149,7 +141,8 @@ def predict_outlook(
     def float32(node: ir.Node) -> frozenset[ir.Value]:
         clipped = max_and_min and is_clip(node)
         port_kinds = _CLIPPED if clipped else ports.of(call(node, version_of(node.domain)))
-        return frozenset(float32_at(node, port_kinds, types))
+        values = (node.inputs[port] if port >= 0 else node.outputs[~port] for port in port_kinds)
+        return frozenset(value for value in values if value is not None and types.get(value) == FLOAT32)
 
     around = {node: float32(node) for node in nodes if node not in float32_nodes}
 
