@@ -22,6 +22,7 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.errors import (
     AmpRewriteError,
     ModelError,
+    OutputError,
     TimeLimitError,
 )
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -231,7 +232,17 @@ class Conversion:
         return flops.half + flops.mixed
 
     def rewrite(self, settings: Settings) -> Result[Any]:
-        """Rewrite the model; raise as `pipeline.rewrite`."""
+        """Rewrite the model; an unwritable default path raises an error that names `output`."""
+        try:
+            return self._write(settings)
+        except OutputError as error:
+            default = isinstance(self.model, Path) and output_paths.default(self.model, self.options.half)
+            if self.output or self.in_place or error.where != str(default):
+                raise
+            remedy = "choose another place with `output`"
+            raise OutputError(error.problem, where=error.where, remedy=remedy) from error
+
+    def _write(self, settings: Settings) -> Result[Any]:
         result = pipeline.rewrite(
             self._source,
             _beside_a_plan(self.options) if settings.plan else settings.options,

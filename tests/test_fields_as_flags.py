@@ -100,7 +100,7 @@ def test_the_help_of_a_rewrite_is_one_screen():
 def test_what_a_flag_needs_is_there():
     """A flag that is renamed takes the metadata with it: some command has all that a need names."""
     commands = list(map(loaded, main.commands.values()))
-    flags = [{each.flag.name: each.flag for each in one.params if hasattr(each, "flag")} for one in commands]
+    flags = [{each.flag: each for each in one.params if hasattr(each, "flag")} for one in commands]
     needs = [(name, need) for own in flags for name, flag in own.items() for need in flag.needs]
     assert needs
     for name, need in needs:
@@ -111,7 +111,7 @@ def test_what_a_flag_needs_is_there():
 def has(own, name, word=""):
     """Whether a command has a flag, and the flag the word."""
     flag = own.get(name)
-    return flag is not None and (not word or word in (*flag.words, *flag.values) or "FORMAT=" in flag.metavar)
+    return flag is not None and (not word or word in (*flag.words, *flag.values) or "FORMAT=" in flag.text)
 
 
 @pytest.mark.parametrize(("command", "word"), [("train", "verify"), ("tune", "half")])

@@ -256,6 +256,7 @@ class DecisionFlags(Record, title="What becomes half", argument="asked"):
         "--device NAME,HALF/SINGLE,TB/S",
         "The device for which times are predicted; others by TFLOPS in two types, and TB/s.",
         "Options.device",
+        kind=str,
         values=tuple(devices.BY_NAME),
         default=devices.H200.name,
         rare=True,
@@ -393,7 +394,7 @@ class DecisionFlags(Record, title="What becomes half", argument="asked"):
 
 def _other(name: str, **settings: Any) -> Any:
     """Return a field of DecisionFlags whose flag has other settings."""
-    return as_field(replace(DecisionFlags.flags()[name], **settings))
+    return as_field(DecisionFlags.flags()[name].other(**settings))
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ def flags() -> Mapping[str, str]:
         decisions.RewriteDecisions,
     ):
         for argument, flag in record.flags().items():
-            texts.setdefault(argument, flag.name)
-            texts |= {name: f"{flag.name} {what}".strip() for name, what in flag.sets.items()}
+            texts.setdefault(argument, flag.flag)
+            texts |= {name: f"{flag.flag} {what}".strip() for name, what in flag.sets.items()}
     return texts
 
 
