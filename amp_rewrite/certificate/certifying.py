@@ -36,7 +36,7 @@ from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OptionError
 from amp_rewrite.operators import declared_types
-from amp_rewrite.operators.catalogue import find
+from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.declared_types import OpTypes
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.process import startup
@@ -119,6 +119,7 @@ def _numbered(
 
 
 _PRODUCT = ("", "Mul")
+_DRAWS = having(Trait.DRAWS)
 
 _PAIRS = 16
 """The most pairs followed per value: a result has about as many values as the original."""
@@ -252,7 +253,7 @@ class Proving(Proof):
         if b.scope.bound is not None:
             self._as_in_model(b)
         # its nodes may differ in value with equal operands; so may those of other domains
-        if a.operator[0] or find(*a.operator).traits & Trait.DRAWS:
+        if a.operator[0] or a.operator[1] in _DRAWS:
             self._one_to_one(a, b)
         refuse_undeclared_types(self, a, b)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,20 +162,24 @@ class Clamps(NamedTuple):
     signs: Set[int]
 
 
-def find_clamps(old: Array, new: Array) -> Clamps | None:
+def find_clamps(parts: Iterable[tuple[Array, Array]]) -> Clamps | None:
     """Return how numbers were clamped; None if to several numbers, or beside larger ones of their sign: that
     would change their order.
     """
-    old, new = old.astype(np.float32), new.astype(np.float32)
-    sizes, signs = np.abs(old), np.sign(old)
-    clamped = np.isin(np.abs(new), _FILLS) & (sizes > FLOAT16.largest) & np.isfinite(old)
-    fills = np.unique(np.abs(new[clamped]))
-    clamped_signs = {int(sign) for sign in np.unique(signs[clamped])}
-    larger = ~clamped & np.isfinite(old) & (sizes > fills.max(initial=0)) & np.isin(signs, [*clamped_signs])
-    return Clamps(float(fills[0]), clamped_signs) if fills.size == 1 and not larger.any() else None
-
-
-_FILLS = np.float32([*OTHER_FILLS, FLOAT16.fill, BFLOAT16.fill])
+    fills, signs, highest = set[float](), set[int](), {1: 0.0, -1: 0.0}
+    for old, new in parts:
+        sizes = np.abs(new.astype(np.float32))
+        half = BFLOAT16 if new.dtype == BFLOAT16.numpy else FLOAT16
+        clamped = np.isfinite(old) & np.isfinite(sizes) & (np.abs(old) > half.largest)
+        if new.dtype == np.float32:
+            clamped &= np.isin(sizes, (FLOAT16.fill, BFLOAT16.fill))
+        fills.update(sizes[clamped].tolist())
+        signs.update(np.sign(old[clamped]).astype(int).tolist())
+        others = old[np.isfinite(old) & ~clamped]
+        highest = {sign: max(most, (sign * others).max(initial=0)) for sign, most in highest.items()}
+    fill = min(fills)
+    is_largest = all(highest[sign] <= fill for sign in signs)
+    return Clamps(fill, signs) if len(fills) == 1 and is_largest else None
 
 
 def rounded(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -111,25 +110,25 @@ def _add_ranks(graph: GraphProto, inferred: GraphProto) -> bool:
     """Declare values that onnx infers no rank of and Reshapes or Transposes make, in bodies too: as many
     sizes as these read or permute. Return whether there are any.
     """
-    tensors = {info.name: info.type.tensor_type for info in inferred.value_info}
     is_added = False
-    for node, other in zip(graph.node, inferred.node, strict=False):
-        bodies = (map(graphs_of, each.attribute) for each in (node, other))
-        for before, after in zip(*map(itertools.chain.from_iterable, bodies), strict=False):
-            is_added |= _add_ranks(before, after)
-        output = tensors.get(node.output[0]) if len(node.output) == 1 and not node.domain else None
-        if output is None or output.HasField("shape"):
-            continue
-        rank = 0
-        if node.op_type == "Reshape" and len(node.input) > 1 and node.input[1] in tensors:
-            sizes = tensors[node.input[1]].shape.dim
-            rank = sizes[0].dim_value if len(sizes) == 1 else 0
-        elif node.op_type == "Transpose":
-            rank = sum(len(attribute.ints) for attribute in node.attribute)
-        if 0 < rank < _LARGEST_RANK:
-            shape: list[str | None] = [None] * rank
-            graph.value_info.append(helper.make_tensor_value_info(node.output[0], output.elem_type, shape))
-            is_added = True
+    for before, after in zip(_graphs_in(graph), _graphs_in(inferred), strict=False):
+        tensors = {info.name: info.type.tensor_type for info in after.value_info}
+        for node in before.node:
+            if node.op_type not in ("Reshape", "Transpose") or node.domain or len(node.output) != 1:
+                continue
+            output, rank = tensors.get(node.output[0]), 0
+            if output is None or output.HasField("shape"):
+                continue
+            if node.op_type == "Transpose":
+                rank = sum(len(attribute.ints) for attribute in node.attribute)
+            elif len(node.input) > 1 and node.input[1] in tensors:
+                sizes = tensors[node.input[1]].shape.dim
+                rank = sizes[0].dim_value if len(sizes) == 1 else 0
+            if 0 < rank < _LARGEST_RANK:
+                shape: list[str | None] = [None] * rank
+                info = helper.make_tensor_value_info(node.output[0], output.elem_type, shape)
+                before.value_info.append(info)
+                is_added = True
     return is_added
 
 
@@ -248,7 +247,8 @@ def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Colle
 def _hidden(model: Numbered) -> Set[int]:
     """Return the values that operators unknown to onnx make, or that are behind these, and MISSING."""
     hidden, size = {MISSING}, 0
-    while size < len(hidden):
+    operators = {(node.operator, node.version): node for node in model.nodes}
+    while size < len(hidden) and any(map(_is_opaque, operators.values())):
         size = len(hidden)
         for node in model.nodes:
             reads = {*node.inputs, *(number for body in node.bodies or () for number in body.outputs)}
@@ -305,18 +305,26 @@ def _refuse_merged(
     declared shape. The original tells which sizes are the same, by names; the `borders` of the model have the
     same ones in both. So does onnx, by names of its own.
     """
-    places_of: dict[str, list[tuple[set[tuple[_Size, ...]], _DeclaredShape]]] = {}
+    places_of: dict[str, dict[tuple[frozenset[Any], bool], _DeclaredShape]] = {}
+    unique: dict[object, tuple[_DeclaredShape, bool, Sequence[Sequence[_Dims]]]] = {}
     for row in rows:
+        is_whole, by_model = row.right in whole, (row.declared, row.inferred, inferred.get(row.right, ()))
+        shapes = [tuple(map(tuple, each)) for each in by_model]
+        unique.setdefault((tuple(row.dims), is_whole, *shapes), (row, is_whole, by_model))
+    for row, is_whole, by_model in unique.values():
         for axis, size in enumerate(row.dims):
             if isinstance(size, str):
-                by_model = (row.declared, row.inferred, inferred.get(row.right, ()))
-                by_model = by_model[: 3 if row.right in whole else 1]
-                known = {(at, *dims[axis : axis + 1]) for at, each in enumerate(by_model) for dims in each}
-                places_of.setdefault(size, []).append(({each for each in known if each[-1] is not None}, row))
+                known = frozenset(
+                    (at, sizes[axis])
+                    for at, each in enumerate(by_model[: 3 if is_whole else 1])
+                    for sizes in each
+                    if axis < len(sizes) and sizes[axis] is not None
+                )
+                places_of.setdefault(size, {}).setdefault((known, is_whole), row)
     for size, places in places_of.items():
-        meaning: set[tuple[_Size, ...]] = {(at, size) for at in range(3)} if size in borders else set()
-        for known, row in sorted(places, key=lambda place: -len(place[0])):
-            if meaning and meaning.isdisjoint(known) and (known or row.right in whole):
+        meaning: set[Any] = {(at, size) for at in range(3)} if size in borders else set()
+        for (known, is_whole), row in sorted(places.items(), key=lambda place: -len(place[0][0])):
+            if meaning and meaning.isdisjoint(known) and (known or is_whole):
                 problem = f"the name that it declares for a size, '{size}', is that of another"
                 raise DifferentError(problem, (row.left, row.right, ""))
             meaning |= known
@@ -359,4 +367,4 @@ def sizes_of(declared: TypeProto) -> _Dims | None:
     if which != "tensor_type" or not declared.tensor_type.HasField("shape"):
         return None
     dims = declared.tensor_type.shape.dim
-    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims]
+    return [dim.dim_value or dim.dim_param or (0 if dim.HasField("dim_value") else None) for dim in dims]
