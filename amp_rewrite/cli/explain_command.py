@@ -176,7 +176,10 @@ def _no_node(explanation: Explanation, name: str) -> OptionError:
     decided = explanation.decisions.all
     candidates = [each for decision in decided for each in (decision.node, *decision.outputs) if each]
     candidates += [each for site in explanation.decisions.cast_sites for each in site.names]
-    near = difflib.get_close_matches(name[:LONGEST_NAME], dict.fromkeys(candidates), n=3)
+    of_operator = [decision.node for decision in decided if decision.operator == name and decision.node]
+    near = [*dict.fromkeys(of_operator)][:3] or difflib.get_close_matches(
+        name[:LONGEST_NAME], dict.fromkeys(candidates), n=3
+    )
     offer = "leave NODE out to see what keeps nodes in float32, or say --show all"
     remedy = f"did you mean {' or '.join(near)}?" if near else offer
     return OptionError(f"no node is called '{name}'", remedy=remedy)

@@ -201,6 +201,8 @@ class FlagOption(click.Option):
         if len(metavar) > _WIDEST:
             metavar = self.flag.metavar or ("WORD" if self.flag.words else "NAME")
         about = re.split(r"(?<=[.])\s", self.flag.short or self.flag.about)[0]
+        if about.endswith(":"):
+            about = f"{about} {', '.join(self.flag.words)}." if metavar == "WORD" else f"{about[:-1]}."
         return f"{names} {metavar}".strip(), about
 
 
