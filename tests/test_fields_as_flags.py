@@ -96,6 +96,7 @@ def test_the_help_of_a_rewrite_is_one_screen():
     assert len(short.splitlines()) <= 48
     assert len(re.findall(r"^  (?:-\w, )?--", short, re.MULTILINE)) == 25
     assert "--opset" in run("rewrite", "--help-all").output
+    assert "--show WORD  Show more: all, ranges, case, advice.\n" in run("explain", "--help").output
 
 
 def test_what_a_flag_needs_is_there():
