@@ -24,7 +24,7 @@ SUGGESTS = {
     "explaining/sentences.py",
     "reporting/explanations.py",
     "reporting/terminal.py",
-    "reporting/verdict_text.py",
+    "running/verdict_text.py",
     "running/verdict.py",
     "coverage/advice.py",
     "coverage/counts.py",
@@ -95,6 +95,7 @@ def test_the_help_of_a_rewrite_is_one_screen():
     assert len(short.splitlines()) <= 48
     assert len(re.findall(r"^  (?:-\w, )?--", short, re.MULTILINE)) == 25
     assert "--opset" in run("rewrite", "--help-all").output
+    assert "--show WORD  Show more: all, ranges, case, advice.\n" in run("explain", "--help").output
 
 
 def test_what_a_flag_needs_is_there():

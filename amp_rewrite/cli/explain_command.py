@@ -175,7 +175,8 @@ def _no_node(explanation: Explanation, name: str) -> OptionError:
     decided = explanation.decisions.all
     candidates = [each for decision in decided for each in (decision.node, *decision.outputs) if each]
     candidates += [each for site in explanation.decisions.cast_sites for each in site.names]
-    near = nearest(name, dict.fromkeys(candidates))
+    of_operator = (each.node for each in decided if each.operator == name and each.node)
+    near = next(of_operator, None) or nearest(name, dict.fromkeys(candidates))
     offer = "leave NODE out to see what keeps nodes in float32, or say --show all"
     return OptionError(f"no node is called '{name}'", remedy=f"did you mean {near}?" if near else offer)
 

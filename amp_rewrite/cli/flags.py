@@ -102,7 +102,10 @@ class Flag(click.Option):
         metavar = "" if self.is_flag else str(self.metavar or "")
         if len(metavar) > _WIDEST:
             metavar = self.text or ("WORD" if self.words else "NAME")
-        return f"{names} {metavar}".strip(), re.split(r"(?<=[.])\s", self.short)[0]
+        about = re.split(r"(?<=[.])\s", self.short)[0]
+        if about.endswith(":"):
+            about = f"{about} {', '.join(self.words)}." if metavar == "WORD" else f"{about[:-1]}."
+        return f"{names} {metavar}".strip(), about
 
 
 _SHORT_NAMES = {"--output": ("-o",), "--quiet": ("-q",), "--verbose": ("-v",)}

@@ -138,7 +138,7 @@ class Inputs(SizeFlags):
     data: tuple[Path, ...] = flag(
         "--data PATH...",
         f"{_ANY_DATA} If not given: those of --calibrate, MODEL.npz beside MODEL.onnx, or synthetic ones.",
-        short="Inputs as .npz files, else MODEL.npz, or synthetic.",
+        short=".npz files with an array for each input, by its name.",
         kind=PATH,
         needs=_NOT_RUN,
         sets=_NAMED,
