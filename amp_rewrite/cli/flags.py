@@ -172,7 +172,15 @@ def as_field(flag: Flag) -> Any:
 # ---- types of values
 
 
-PATH = click.Path(path_type=Path)
+class _ReadPath(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; raise OptionError for a text that cannot be one, on which click fails."""
+        if "\0" in str(value):
+            raise OptionError(f"{value} is not a path: it has a null character", remedy="check the path")
+        return super().convert(value, param, ctx)
+
+
+PATH = _ReadPath(path_type=Path)
 """The type of arguments and flags that name a file or folder to read."""
 
 
