@@ -5,6 +5,7 @@
     │   └── SpecError         the model is no train step, or not clear as one
     ├── ListError             an operator list is wrong; knows file and line
     ├── OptionError           the options contradict each other or name what is not there
+    │   └── PinError          pins decide nothing; knows which
     ├── PlanError             a saved plan is unreadable or belongs to another model
     ├── FeedError             the inputs given for a run do not fit the model
     │   └── RunError          onnxruntime's run on them failed
@@ -20,6 +21,7 @@ Each prints as one line: place, problem and remedy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +127,31 @@ class OptionError(AmpRewriteError):
     Examples:
         >>> from amp_rewrite import Pins, Options, rewrite
         >>> from amp_rewrite.demo import network
-        >>> rewrite(network(), Options(pins=Pins(keep_full="no_such_node")))
+        >>> rewrite(network(), Options(pins=Pins(keep_full="rms_div", force_half="rms_div")))
         Traceback (most recent call last):
             ...
-        amp_rewrite.errors.OptionError: `Pins.keep_full` no_such_node matches no node that ...
+        amp_rewrite.errors.OptionError: `Pins.keep_full` rms_div and `Pins.force_half` rms_div both ...
     """
+
+
+class PinError(OptionError):
+    """Pins that match no node that computes in float32, or that force half where nothing can be half:
+    `patterns`, all of one kind.
+
+    Examples:
+        >>> from amp_rewrite import Options, Pins, rewrite
+        >>> from amp_rewrite.demo import network
+        >>> from amp_rewrite.errors import PinError
+        >>> try:
+        ...     rewrite(network(), Options(pins=Pins(keep_full=["encoder", "rms_div"], force_half="head")))
+        ... except PinError as error:
+        ...     print(error.patterns)
+        ('encoder', 'head')
+    """
+
+    def __init__(self, problem: str, patterns: Iterable[str], *, remedy: str = "") -> None:
+        self.patterns = tuple(patterns)
+        super().__init__(problem, remedy=remedy)
 
 
 class PlanError(AmpRewriteError):

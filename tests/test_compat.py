@@ -46,10 +46,11 @@ def in_half(proto):
     inferred = onnx.shape_inference.infer_shapes(proto)
     values = (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
     half = {each.name for each in values if each.type.tensor_type.elem_type in (FLOAT16, BFLOAT16)}
-    return {node.name for node in proto.graph.node if node.op_type != "Cast" and node.output[0] in half}
+    nodes = (node for node in proto.graph.node if node.op_type != "Cast" and node.output[0] in half)
+    return {node.name or node.output[0] for node in nodes}
 
 
-ALL = {"first", "add", "Relu_2", "second"}
+ALL = {"first", "add", "c", "second"}
 
 
 def test_inputs_and_outputs_keep_their_types_as_asked(net):
@@ -76,17 +77,39 @@ def test_one_warning_says_what_has_no_effect(net):
     """Of values that are not the peers' own, and of names that the model lacks."""
     with pytest.warns(UserWarning, match="has no effect") as told:
         compat.convert_float_to_float16(
-            net, 1e-4, 100.0, ["q"], disable_shape_infer=True, node_block_list=["none"]
+            net, 1e-4, 100.0, ["q"], True, node_block_list=["none"], force_fp16_inputs={"Resize": [2]}
         )
     (warning,) = told
     assert warning.filename == __file__
     words = str(warning.message)
-    for name in ("min_positive_val", "max_finite_val", "disable_shape_infer", "node_block_list 'none'"):
+    for name in (
+        "min_positive_val",
+        "max_finite_val",
+        "disable_shape_infer",
+        "force_fp16_inputs",
+        "node_block_list 'none'",
+    ):
         assert f"{name} has no effect: " in words
     assert "keep_io_types 'q' has no effect: the model has none of that name" in words
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compat.convert_float_to_float16(net, 1e-7, 1e4)
+
+
+def test_a_name_that_decides_nothing_refuses_no_model(tmp_path):
+    """Lists of names are made for many models: integers stay as they are, and what cannot be half is said."""
+    proto = text.model("""net (float[8, 16] x) => (float[8, 16] y, int64[2] n) <float[16, 16] w> {
+        m = Shape (x)  [sizes] n = Add (m, m)  [last] y = MatMul (x, w) }""")
+    path = tmp_path / "net.onnx"
+    onnx.save(proto, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept = compat.convert_float_to_float16(proto, node_block_list=["sizes", "last"])
+    assert in_half(kept) == set()
+    with pytest.warns(
+        UserWarning, match="nodes_to_include sizes has no effect: it computes nothing that can"
+    ):
+        assert "last" in in_half(compat.convert_to_mixed_precision(path, nodes_to_include=["sizes", "last"]))
 
 
 def test_a_validation_decides(net):
@@ -103,6 +126,8 @@ def test_a_validation_decides(net):
     assert compat.auto_convert_mixed_precision(net, SAMPLE, rtol=0.1, atol=0.1, keep_io_types=True)
     with pytest.raises(ValueError, match="no result passes the validation"):
         compat.auto_convert_mixed_precision(net, SAMPLE, lambda *_: False)
+    with pytest.raises(ValueError, match="no result passes the validation: valid: raised ZeroDivisionError"):
+        compat.auto_convert_mixed_precision(net, SAMPLE, lambda *_: 1 / 0)
     with pytest.raises(OptionError, match="neither validate_fn nor rtol"):
         compat.auto_convert_mixed_precision(net, SAMPLE)
 
@@ -123,10 +148,14 @@ class Named:
     [
         ({}, ALL),
         ({"nodes_to_exclude": ["sec"]}, ALL - {"second"}),
-        ({"op_types_to_exclude": ["Add"], "nodes_to_include": ["Relu"]}, ALL - {"add"}),
+        ({"op_types_to_exclude": ["Add"], "nodes_to_include": ["c"]}, ALL - {"add"}),
         ({"custom_rule": Named("add")}, ALL - {"add"}),
         ({"init_max": 0.01}, ALL - {"first", "second"}),
         ({"data_max": 50.0, "calibration_data": SAMPLE}, ALL - {"second"}),
+        (
+            {"nodes_to_exclude": [".*"], "nodes_to_include": ["first"], "op_types_to_include": ["Relu"]},
+            {"first", "c"},
+        ),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, dict) else "",
 )
@@ -140,8 +169,8 @@ def test_autocast_takes_types_opsets_and_what_has_no_effect(path, net):
     wide = compat.convert_to_mixed_precision(path, "bf16", keep_io_types=True)
     assert set(borders(wide).values()) == {FLOAT}
     assert set(borders(compat.convert_to_f16(net, "bf16", keep_io_types=False)).values()) == {BFLOAT16}
-    newer = compat.convert_to_mixed_precision(path, opset=18)
-    assert [each.version for each in newer.opset_import if not each.domain] == [18]
+    for newer in (compat.convert_to_mixed_precision(path, opset=18), compat.convert_to_f16(net, opset=18)):
+        assert [each.version for each in newer.opset_import if not each.domain] == [18]
     with pytest.warns(UserWarning, match="providers has no effect: values are observed on the CPU"):
         compat.convert_to_mixed_precision(path, providers=["cuda"])
     kept = compat.convert_to_f16(net, op_block_list=["Add"], tensor_block_dict={"MatMul": {"inp": [1]}})

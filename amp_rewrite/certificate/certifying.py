@@ -33,7 +33,7 @@ from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes, sizes_of
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
-from amp_rewrite.errors import EXPORT_AGAIN, ModelError
+from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OptionError
 from amp_rewrite.operators import declared_types
 from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.declared_types import OpTypes
@@ -65,7 +65,10 @@ def certify(original: Source, rewritten: Source, *, op_types: Mapping[str, str] 
         models = read_model(original), read_model(rewritten)
         metadata = {each.key: each.value for each in models[0][0].metadata_props}
         texts = {**declared_types.recorded(metadata, value_kinds.is_operator), **(op_types or {})}
-        declared = declared_types.by_operator(texts)
+        try:
+            declared = declared_types.by_operator(texts)
+        except ValueError as error:
+            raise OptionError(str(error)) from error
         fixed = [fixed_inputs(model, models[1][0]) for model, *_ in models]
         before = _numbered(*models[0], declared, fixed[0])
         after = _numbered(*models[1], declared, fixed[1], believed=False)

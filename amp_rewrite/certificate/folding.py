@@ -28,7 +28,7 @@ from amp_rewrite.certificate.proof import Proof
 from amp_rewrite.certificate.value_kinds import BIT_CAST, find_signature
 from amp_rewrite.operators.catalogue import find
 from amp_rewrite.operators.record import Role, Trait
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 
 MOST = 1 << 28
 """The most bytes of constants that a computation may read."""
@@ -197,10 +197,9 @@ def refuse_costly(model: ModelProto) -> None:
 
     Its inputs are constants without their data.
     """
-    inferred = worker.infer(worker_process.infer_graph, model.SerializeToString())
-    graph = GraphProto.FromString(inferred or b"")
+    graph = worker.infer(model) or GraphProto()
     computed = {info.name: _elements(info) for info in (*graph.input, *graph.value_info, *graph.output)}
-    if not inferred or any(name not in computed for node in graph.node for name in node.output if name):
+    if any(name not in computed for node in model.graph.node for name in node.output if name):
         raise DifferentError(_UNKNOWN_SIZES)
     sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer} | computed
     products = (node.input for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)

@@ -23,7 +23,7 @@ from onnx import (
 from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, graphs_of
 from amp_rewrite.certificate.value_kinds import find_schema
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 
 
 class Ranks:
@@ -97,15 +97,10 @@ def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> Gr
     domains = {node.domain for node in bare.graph.node} - {entry.domain for entry in bare.opset_import}
     bare.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains if domain)
     bare.ir_version = bare.ir_version or IR_VERSION  # onnx infers nothing without one
-    inferred = _infer(bare)
+    inferred = worker.infer(bare)
     if inferred is not None and _add_ranks(bare.graph, inferred):
-        inferred = _infer(bare) or inferred
+        inferred = worker.infer(bare) or inferred
     return infer_shapes(model) if inferred is None and unknown is not None else inferred
-
-
-def _infer(model: ModelProto) -> GraphProto | None:
-    inferred = worker.infer(worker_process.infer_graph, model.SerializeToString())  # some models crash onnx
-    return GraphProto.FromString(inferred) if inferred else None
 
 
 _LARGEST_RANK = 64

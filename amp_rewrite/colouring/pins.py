@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.errors import OptionError
+from amp_rewrite.errors import OptionError, PinError
 from amp_rewrite.onnx_types import control_flow, schema
 from amp_rewrite.policy.entries import Entry
 from amp_rewrite.policy.evidence import in_words
@@ -72,17 +72,14 @@ def rulings(
 ) -> Mapping[int, Ruling]:
     """Return the rulings on the units that are `free` to be decided; `entries` give the reasons of others.
 
-    Raises OptionError for a pin that matches no node, that forces half where no schema allows it, or that
-    contradicts another pin.
+    Raises PinError for pins that match no node, or that force half where no schema allows it, and OptionError
+    for those that contradict each other.
     """
     if not (pins.keep_full or pins.force_half):
         return {}
-    nested = dict(around(graph.root))
-    to_keep = [_claims(graph, nested, pattern, "keep_full") for pattern in pins.keep_full]
-    to_force = [_claims(graph, nested, pattern, "force_half") for pattern in pins.force_half]
-    for claims in to_force:
-        _refuse_unable(claims, entries, free)
-    keeping, forcing = _closest(to_keep), _closest(to_force)
+    claims = _claims(graph, pins, "keep_full", "force_half")
+    _refuse_unable(claims["force_half"], entries, free)
+    keeping, forcing = _closest(claims["keep_full"]), _closest(claims["force_half"])
     decided = ((unit, _ruling(keeping.get(unit), forcing.get(unit))) for unit in free)
     return {unit: ruling for unit, ruling in decided if ruling is not None}
 
@@ -90,11 +87,11 @@ def rulings(
 def restricted_units(graph: UnitGraph, pins: Pins) -> Mapping[int, str]:
     """Return the units to which the pins restrict half, each with its pattern or operator.
 
-    Raises OptionError for one that matches no node.
+    Raises PinError for those that match no node.
     """
-    nested = dict(around(graph.root))
-    fields = ((by, pattern) for by in ("only", OPERATORS) for pattern in getattr(pins, by))
-    return {unit: pattern for by, pattern in fields for unit in _claims(graph, nested, pattern, by)}
+    by_field = _claims(graph, pins, "only", OPERATORS)
+    patterns = (*by_field["only"], *by_field[OPERATORS])
+    return {unit: claim.pattern for claims in patterns for unit, claim in claims.items()}
 
 
 def _ruling(keep: _Claim | None, force: _Claim | None) -> Ruling | None:
@@ -136,11 +133,13 @@ def _closest(candidates: Iterable[_Claims]) -> _Claims:
     return closest
 
 
-def _refuse_unable(claims: _Claims, entries: Sequence[Entry], free: Collection[int]) -> None:
-    if claims.keys().isdisjoint(free):
-        unit, claim = next(iter(claims.items()))
-        raise OptionError(
+def _refuse_unable(to_force: Sequence[_Claims], entries: Sequence[Entry], free: Sequence[int]) -> None:
+    unable = [next(iter(claims.items())) for claims in to_force if claims.keys().isdisjoint(free)]
+    if unable:
+        unit, claim = unable[0]
+        raise PinError(
             f"`Pins.force_half` {claim.pattern}: {in_words(entries[unit].evidence)}",
+            [each.pattern for _, each in unable],
             remedy="leave the node in float32",
         )
 
@@ -173,21 +172,41 @@ _A_SLIP = 0.9
 """The similarity (difflib's ratio) at which a pattern counts as a typo of a name."""
 
 
-def _claims(graph: UnitGraph, nested: Around, pattern: str, by: str) -> _Claims:
-    """Return the claims of a pattern in the field `by` of Pins: on the units of the nodes that it names, and
-    of all nodes in their bodies.
+def _claims(graph: UnitGraph, pins: Pins, *fields: str) -> Mapping[str, Sequence[_Claims]]:
+    """Return the claims of the patterns in fields of Pins, by field: on the units of the nodes that a pattern
+    names, and of all nodes in their bodies. Raises PinError for those that claim none.
     """
+    nested = dict(around(graph.root))
     nodes = with_units(graph, nested)
-    matches = matching(nodes, pattern, by)
-    claims: dict[int, _Claim] = {}
-    for unit in graph.units:
-        for depth, node in enumerate(nested[unit.node]):
-            if node in matches:
-                claims[unit.index] = _Claim(pattern, node, depth)
-    if not claims:
+    claims: dict[str, list[_Claims]] = {field: [] for field in fields}
+    unmatched: list[tuple[str, str]] = []
+    for by, pattern in ((field, pattern) for field in fields for pattern in getattr(pins, field)):
+        matches = matching(nodes, pattern, by)
+        if matches:
+            claims[by].append(dict(_on_units(graph, nested, pattern, matches)))
+        else:
+            unmatched.append((by, pattern))
+    if unmatched:
+        by, pattern = unmatched[0]
         suggest = _near if by == OPERATORS else _instead
-        raise OptionError(
-            f"`Pins.{by}` {pattern} matches no node that computes in float32",
+        raise PinError(
+            f"{_listed(unmatched)} no node that computes in float32",
+            [pattern for _, pattern in unmatched],
             remedy=suggest(pattern, sorted({_name(node, by) for node in nodes})),
         )
     return claims
+
+
+def _on_units(
+    graph: UnitGraph, nested: Around, pattern: str, matches: Collection[ir.Node]
+) -> Iterator[tuple[int, _Claim]]:
+    """Yield the claims of a pattern, by unit: of the innermost node that matches, last."""
+    for unit in graph.units:
+        for depth, node in enumerate(nested[unit.node]):
+            if node in matches:
+                yield unit.index, _Claim(pattern, node, depth)
+
+
+def _listed(pins: Sequence[tuple[str, str]]) -> str:
+    patterns = ", ".join(f"`Pins.{by}` {pattern}" for by, pattern in pins)
+    return f"{patterns} {'match' if len(pins) > 1 else 'matches'}"

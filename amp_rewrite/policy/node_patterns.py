@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
+import onnx
 import onnx_ir as ir
 import re2
 
 from amp_rewrite.errors import OptionError
 
 
-def pinned_as(node: ir.Node) -> str:
+def pinned_as(node: ir.Node | onnx.NodeProto) -> str:
     """Return the name of a node; for one without, that of its first output."""
-    names = (value.name for value in node.outputs if value.name)
-    return node.name or next(names, "")
+    names = (value.name for value in node.outputs) if isinstance(node, ir.Node) else node.output
+    return node.name or next(filter(None, names), "")
 
 
 def pattern_for(name: str, names: Collection[str]) -> str:

@@ -188,6 +188,7 @@ class _Emulator:
                 if value.name:  # an optional output that is omitted has no name
                     self._emulate(value, dtype)
         _replace_scatters(self._model, scatters)
+        self._bypass_casts()
 
     def _stays_half(self, value: ir.Value) -> bool:
         """Whether it is an input of the model, or an output that nothing computes."""
@@ -208,6 +209,18 @@ class _Emulator:
             self._widen(value)
             if self._points.model_outputs(value):
                 self._as_half(value, dtype)
+
+    def _bypass_casts(self) -> None:
+        """Have nodes read past Casts from float32 to float32. onnxruntime removes such a Cast, and lacks its
+        output where it then makes a division of 1/x * cast(y) (1.32).
+        """
+        for node in filter(_gives_float32, every_node(self._model.graph)):
+            (source,) = node.inputs
+            maker = None if source is None else source.producer()
+            is_cast = maker is not None and maker.op_type == "Cast" and not maker.domain
+            if source is not None and (_gives_float32(maker) if is_cast else self._is_float32(source)):
+                for reader, port in tuple(node.outputs[0].uses()):
+                    reader.replace_input_with(port, source)
 
     def _widen(self, value: ir.Value) -> None:
         if value.type is not None:
@@ -253,6 +266,13 @@ class _Emulator:
         kind = self._types.get(value)  # none behind an operator without a schema
         was_half = kind is not None and kind.dtype in HALF_TYPES and not self._stays_half(value)
         return isinstance(kind, ir.TensorType) and (was_half or kind.dtype == ir.DataType.FLOAT)
+
+
+def _gives_float32(node: ir.Node | None) -> bool:
+    """Return whether this is a Cast to float32."""
+    if node is None or node.op_type != "Cast" or node.domain:
+        return False
+    return node.attributes["to"].as_int() == ir.DataType.FLOAT
 
 
 def _commutes(use: Use) -> bool:
