@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -181,32 +181,21 @@ def _claims(graph: UnitGraph, pins: Pins, *fields: str) -> Mapping[str, Sequence
     claims: dict[str, list[_Claims]] = {field: [] for field in fields}
     unmatched: list[tuple[str, str]] = []
     for by, pattern in ((field, pattern) for field in fields for pattern in getattr(pins, field)):
-        matches = matching(nodes, pattern, by)
-        if matches:
-            claims[by].append(dict(_on_units(graph, nested, pattern, matches)))
-        else:
+        matches, on_units = matching(nodes, pattern, by), dict[int, _Claim]()
+        for unit in graph.units:
+            for depth, node in enumerate(nested[unit.node]):
+                if node in matches:
+                    on_units[unit.index] = _Claim(pattern, node, depth)
+        claims[by].append(on_units)
+        if not on_units:
             unmatched.append((by, pattern))
     if unmatched:
         by, pattern = unmatched[0]
         suggest = _near if by == OPERATORS else _instead
         raise PinError(
-            f"{_listed(unmatched)} no node that computes in float32",
-            [pattern for _, pattern in unmatched],
+            f"{', '.join(f'`Pins.{field}` {each}' for field, each in unmatched)} "
+            f"match{'es' if len(unmatched) == 1 else ''} no node that computes in float32",
+            [each for _, each in unmatched],
             remedy=suggest(pattern, sorted({_name(node, by) for node in nodes})),
         )
     return claims
-
-
-def _on_units(
-    graph: UnitGraph, nested: Around, pattern: str, matches: Collection[ir.Node]
-) -> Iterator[tuple[int, _Claim]]:
-    """Yield the claims of a pattern, by unit: of the innermost node that matches, last."""
-    for unit in graph.units:
-        for depth, node in enumerate(nested[unit.node]):
-            if node in matches:
-                yield unit.index, _Claim(pattern, node, depth)
-
-
-def _listed(pins: Sequence[tuple[str, str]]) -> str:
-    patterns = ", ".join(f"`Pins.{by}` {pattern}" for by, pattern in pins)
-    return f"{patterns} {'match' if len(pins) > 1 else 'matches'}"
