@@ -1,6 +1,6 @@
 """The only place that prints: names reach a terminal or a log as plain text.
 
-No other module prints with rich, except the spinner in `cli.progress`.
+No other module prints with rich, except the progress bar in `cli.progress`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.files import staging
 from amp_rewrite.model import output_paths, writing
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.policy.options import DECLARED, Options
+from amp_rewrite.policy.options import OF_RESULT, Options
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, counting, tell
 from amp_rewrite.rewriting import result_checks
@@ -335,8 +335,7 @@ def _fresh(data: Data) -> Data:
 
 def _beside_a_plan(options: Options) -> Options:
     """Return the options that a plan does not decide, and ranges, device and sizes, which the report uses."""
-    others = (name for name, declared in DECLARED.items() if not declared.in_plan)
-    names = ("ranges", "device", "dims", *others)
+    names = ("ranges", "device", "dims", *OF_RESULT)
     return Options(**{name: getattr(options, name) for name in names})
 
 
@@ -396,7 +395,9 @@ def convert(
     arguments.instance("bounds", judging.bounds, Tolerances, "write Tolerances(error=0.02)")
     if device is not None:
         sessions.check_device(device)  # before any work
-    target = output_paths.choose(model, output, options, in_place=in_place, force=force)
+    target = output_paths.choose(
+        model, output, options.half, options.external_data, in_place=in_place, force=force
+    )
     is_path = arguments.is_path(model)
     runnable = sessions.check_model("model", model)
     inputs = as_data(data)

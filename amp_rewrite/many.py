@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -274,10 +275,10 @@ def convert_all(
     """Rewrite and compare models, each by the command `amp-rewrite MODEL` with these flags (words, or a line
     of them), in a process of its own; return what is recorded of each in `results.jsonl`.
 
-    `models` are paths of files and folders, and `results` is the folder for the results. A model that fails,
-    or whose process dies, does not stop the others. One whose files, flags and result are as an earlier run
-    left them is not rewritten again. The workers of an `executor` (concurrent.futures) start the processes;
-    they must see the same files.
+    `models` are paths of files and folders, or patterns, and `results` is the folder for the results. A model
+    that fails, or whose process dies, does not stop the others. One whose files, flags and result are as an
+    earlier run left them is not rewritten again. The workers of an `executor` (concurrent.futures) start the
+    processes; they must see the same files.
 
     Raises ModelError without a model, OptionError for invalid arguments and for a `results.jsonl` of another
     kind, but with the flag `--force`, and OutputError.
@@ -296,7 +297,7 @@ def convert_all(
     if executor is not None:
         arguments.instance("executor", executor, Executor)
     words = tuple(shlex.split(flags) if isinstance(flags, str) else arguments.texts("flags", flags))
-    found = [each for path in arguments.paths("models", models) for each in places(path, folder)]
+    found = find(arguments.paths("models", models), folder)
     jobs = [Job(each.model, folder / each.place, words) for each in found]
     record = JobRecord(folder / RECORD, force="--force" in words)
     return run_all(jobs, record, executor, lambda _: None)
@@ -307,15 +308,30 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - False for what is not a valid path
 
 
-def places(path: Path, results: Path | None) -> Iterator[Found]:
-    """Yield a model, or those in a folder but not in `results`.
+def is_pattern(path: Path) -> bool:
+    """Return whether a path is a pattern such as models/*.onnx, and no file."""
+    return glob.has_magic(str(path)) and not path.exists()
 
-    Raises ModelError for a folder without any.
+
+def find(paths: Iterable[Path], results: Path | None = None) -> list[Found]:
+    """Return the models at paths and patterns: in a folder all .onnx files, recursively, not in `results`.
+
+    Raises ModelError for a folder, or a pattern, without any.
     """
-    if not is_folder(path):
+    return list(dict.fromkeys(each for path in paths for each in _at(path, results)))
+
+
+def _at(path: Path, results: Path | None) -> Iterator[Found]:
+    if is_pattern(path):
+        matching = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - may be absolute
+        if not matching:
+            raise ModelError("matches no file", where=path, remedy="check the pattern")
+        for match in matching:
+            yield from _at(match, results)
+    elif not is_folder(path):
         yield Found(path, Path(path.name))
-        return
-    models = models_in(path, results)
-    if not models:
-        raise ModelError("has no .onnx file", where=path, remedy="name a folder of models")
-    yield from (Found(model, model.relative_to(path)) for model in models)
+    else:
+        models = models_in(path, results)
+        if not models:
+            raise ModelError("has no .onnx file", where=path, remedy="name a folder of models")
+        yield from (Found(model, model.relative_to(path)) for model in models)

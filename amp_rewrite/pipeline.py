@@ -23,7 +23,6 @@ import onnx_ir as ir
 from amp_rewrite import arguments
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.outputs import ImpreciseOutputs
-from amp_rewrite.deciders import Request, Transform
 from amp_rewrite.errors import CertificateError
 from amp_rewrite.explaining import frozen_analysis
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -34,6 +33,7 @@ from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import preparing
 from amp_rewrite.process import startup, worker
 from amp_rewrite.process.stopwatch import Progress, Stopwatch, count_of
+from amp_rewrite.rescaling.deciders import Request, Transform
 from amp_rewrite.rewriting import annotations, argument_checks, decisions, editing, history, result_checks
 from amp_rewrite.rewriting import plan as planning
 from amp_rewrite.rewriting.plan_files import SavedPlan
@@ -167,7 +167,8 @@ def rewrite(
     request = Request.checked(source, options, replay, observed, imprecise_outputs, transform, progress)
     argument_checks.check_output(source, output, in_place=in_place)
     arguments.function("on_plan", on_plan)
-    target = output_paths.choose(source, output, request.options, in_place=in_place, force=force)
+    half, beside = request.options.half, request.options.external_data
+    target = output_paths.choose(source, output, half, beside, in_place=in_place, force=force)
     is_default = output is None and not in_place
     carry_out = partial(_carry_out, target=target, is_default=is_default, on_plan=on_plan)
     if request.options.check:

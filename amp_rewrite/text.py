@@ -10,8 +10,9 @@ files that a CI shows (`coverage`). JSON keeps names as they are, with its own e
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LONGEST_NAME = 200
 """The most characters of a name that are shown; names derived from module paths have up to about 150."""
@@ -88,10 +89,56 @@ _CUTOFF = 0.8
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate of which `word` is an alias, a misspelling or an unambiguous prefix; else None."""
+    """Return the candidate of which `word` is an alias, a misspelling or an unambiguous prefix; else None.
+
+    Upper and lower case are one. None for what is too long for a name.
+    """
+    folded, key = {each.lower(): each for each in candidates}, word.lower()
+    if len(key) > LONGEST_NAME:  # comparison is quadratic in its length
+        return None
+    if (name := understood(key, folded)) in folded:
+        return folded[name]
+    close = difflib.get_close_matches(key, folded, n=1, cutoff=_CUTOFF)
+    longer = [name for name in folded if key and name.startswith(key)]
+    return folded[close[0]] if close else folded[longer[0]] if len(longer) == 1 else None
+
+
+def suggestion(word: str, candidates: Iterable[str]) -> str:
+    """Return the likely meaning of a misspelt word, as advice, or what it can be."""
     names = list(candidates)
-    if (name := understood(word, names)) in names:
-        return name
-    close = difflib.get_close_matches(word, names, n=1, cutoff=_CUTOFF)
-    longer = [name for name in names if word and name.startswith(word)]
-    return close[0] if close else longer[0] if len(longer) == 1 else None
+    near = nearest(word, names)
+    return f"did you mean {near}?" if near else one_of(names)
+
+
+def one_of(words: Iterable[str]) -> str:
+    """Return the valid words, as advice."""
+    return f"it can be {', '.join(words)}"
+
+
+def share(part: float) -> str:
+    """Return a part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
+    if _NEARLY <= part < 1:
+        return "over 99%"
+    return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
+
+
+_NEARLY = 0.995
+"""The least share that would be rounded to 100%."""
+
+
+def size(count: int) -> str:
+    """Format a number of bytes: 512 B, 1.2 kB, 3.4 MB, 5.6 GB (powers of 1000)."""
+    if count < 1000:
+        return f"{count} B"
+    power = min(int(math.log10(count)) // 3, 4)
+    return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+NAMED = 5
+"""The most nodes or dimensions named in one line; the others are only counted."""
+
+
+def some(words: Sequence[str], limit: int = NAMED) -> str:
+    """Return the first words, and the number of the others."""
+    more = len(words) - limit
+    return ", ".join(words[:limit]) + (f" and {more:,} more" if more > 0 else "")

@@ -9,9 +9,9 @@ from amp_rewrite import Options, analyze, rewrite
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage.advice import advise
 from amp_rewrite.model import loading
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.devices import H200
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.preparing import value_shapes
 from amp_rewrite.rewriting.decisions import Decisions
 from tests import commands, text
 
@@ -65,7 +65,7 @@ def test_products_in_float32_are_left_alone():
     assert [len(advised(source, options=each).paddings) for each in (None, kept)] == [1, 0]
     halved = text.model("g (float16[16,12] x, float16[12,16] w) => (float16[16,16] y) { y = MatMul (x, w) }")
     model = loading.load(halved).model
-    counted = flop_count.count(model, value_shapes.types(model), {})
+    counted = flop_count.count(model, element_types.infer(model), {})
     (found,) = advise(counted, Decisions(()), "float16", H200).paddings
     assert found.sizes == (12,)
 

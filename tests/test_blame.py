@@ -14,8 +14,8 @@ from amp_rewrite.policy.options import Level, Options, Pins
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.console import Console
-from amp_rewrite.reporting import terminal, verdict_text
-from amp_rewrite.running import instrumented_model, sessions, verification
+from amp_rewrite.reporting import terminal
+from amp_rewrite.running import instrumented_model, sessions, verdict_text, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 

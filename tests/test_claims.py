@@ -9,7 +9,7 @@ from amp_rewrite.explaining.sentences import first_step
 from amp_rewrite.model import loading
 from amp_rewrite.model.traversal import graphs
 from amp_rewrite.numerics.half import HALF_TYPES
-from amp_rewrite.preparing import value_shapes
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.rewriting import annotations
 from tests import real_models
 from tests.real_models import ASKED, NAMES
@@ -42,7 +42,7 @@ def test_what_is_explained_is_so(name, said):
     )
     ((graph, entries, decisions),) = found
     model = loading.load(result.model).model
-    types = {value.name: kind.dtype for value, kind in value_shapes.types(model).items() if value.name}
+    types = {value.name: kind.dtype for value, kind in element_types.infer(model).items() if value.name}
     colours_hold(graph, decisions, types)
     causes_hold(graph, entries, decisions)
     if result.report.changed:  # a model that stays as it was carries nothing

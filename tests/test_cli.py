@@ -72,7 +72,7 @@ def test_the_demo_without_onnxruntime(tmp_path, monkeypatch):
 def test_what_no_file_can_be_called():
     """What is printed of an argument is escaped, and a long first argument is looked at as a model."""
     line = failure("m.onnx", "--a\nb")
-    assert line == "amp-rewrite: there is no flag --a\\nb; see amp-rewrite rewrite --help-all"
+    assert line == "amp-rewrite: No such option '--a\\nb'; see amp-rewrite rewrite --help"
     assert failure("x" * 5000)
 
 

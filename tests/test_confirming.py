@@ -38,10 +38,10 @@ def test_nothing_is_said_to_be_within_that_is_not(tuned, sensitive):
     """The line of the search is that of the verdict."""
     failed = with_error(tuned, 1.1e-3)
     report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(sensitive, Counts(1, 1, 0, 0))
-    (line,) = confirming.lines(failed, report)
+    (line,) = confirming.lines(failed, report, is_taken=True)
     assert line.text.startswith("no plan was found")
     assert ("the nearest has an error of 1.1e-03" in line.text) == bool(sensitive)
-    (line,) = confirming.lines(with_error(tuned, 9e-4), report)
+    (line,) = confirming.lines(with_error(tuned, 9e-4), report, is_taken=True)
     assert line.text.startswith("within 1.0e-03, predicted ")
 
 
@@ -49,7 +49,7 @@ def test_a_bound_by_another_name_is_named(tuned):
     """A relative L2 error is not given out as the error of the verdict, which may be much smaller."""
     failed = dataclasses.replace(with_error(tuned, 1.1e-3), bound="relative_l2")
     report = dataclasses.make_dataclass("Report", ["sensitive", "nodes"])(3, Counts(1, 1, 0, 0))
-    (line,) = confirming.lines(failed, report)
+    (line,) = confirming.lines(failed, report, is_taken=True)
     reached = failed.verdict.outputs[0].metrics.relative_l2
     assert line.text.startswith("no plan was found within relative_l2 1.0e-03; the nearest has relative_l2 ")
     assert f"relative_l2 {reached:.1e} (" in line.text
@@ -88,6 +88,6 @@ def test_float32_as_the_answer_says_why(tuned, speedups, gated, said):
     points = (Point(1.0, 9, 5e-3, 1.5), *(Point(1.0, 3, 5e-4, speedup) for speedup in speedups))
     found = dataclasses.replace(with_error(tuned, 0.0), half=0, speedup=1.0, walked=points)
     report = dataclasses.make_dataclass("Report", ["gated"])(gated)
-    (line,) = confirming.lines(found, report)
+    (line,) = confirming.lines(found, report, is_taken=True)
     assert line.text.startswith(said)
     assert "so the model stays as it is" in line.text

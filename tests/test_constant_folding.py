@@ -5,15 +5,15 @@ import onnx
 
 from amp_rewrite.model import loading
 from amp_rewrite.preparing import constant_folding
-from amp_rewrite.process import worker_process
+from amp_rewrite.process import worker
 from tests import text
 
 
 def test_without_onnxruntime(monkeypatch):
     """onnx's reference computes what is stored, to float32's rounding."""
-    monkeypatch.setattr(worker_process.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(worker.importlib.util, "find_spec", lambda _: None)
     data = text.model("g () => (float[4] y) <float[4] w> { a = Exp (w)  y = Mul (a, w) }")
-    found = worker_process.evaluate(data.SerializeToString())
+    found = worker.evaluate(data.SerializeToString())
     array = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(found["y"]))
     weights = text.stored(data)["w"]
     np.testing.assert_allclose(array, np.exp(weights) * weights, rtol=1e-6)

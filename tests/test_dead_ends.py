@@ -8,28 +8,10 @@ import pytest
 import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.policy.options import Options
-from amp_rewrite.reporting import verdict_text
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.verdict import NotJudged
 
 pytest.importorskip("onnxruntime")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, "PASS: verified against the original"),
-        ({"signature": ("an output is gone",)}, "FAIL: not compared with the original"),
-        ({"unproven": ("nothing is finite",)}, "FAIL: the comparison proves nothing"),
-        ({"outputs": 0.1}, "FAIL: too far from the original"),
-    ],
-    ids=["close", "signature", "unproven", "far"],
-)
-def test_the_page_says_what_failed(changes, said):
-    """A model that was compared, and is too far off, was not left unverified."""
-    verdict = amp_rewrite.verify(demo.network(), demo.network(), demo.feeds(), device="cpu")
-    far = amp_rewrite.verify(demo.network(), demo.network(seed=1), demo.feeds(), device="cpu")
-    changes = {"outputs": far.outputs} if "outputs" in changes else changes
-    assert verdict_text.in_short(replace(verdict, **changes)) == said
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from amp_rewrite.running.emulation import switched_emulation
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.tuning import sensitivity
 from tests.commands import run
-from tests.test_tuning import LOST, MODELS, STORED, offset
+from tests.test_tuning import LOST, MODELS, offset, with_feeds
 from tests.text import model
 
 pytest.importorskip("onnxruntime")
@@ -34,11 +34,7 @@ HIDDEN = """g (float[8, 64] x) => (float[8, 64] y) <float[64, 64] w, float many 
 @pytest.mark.parametrize("name", MODELS)
 def test_all_switches_are_the_emulation_and_none_is_float32(name, io):
     """With all on, the session computes what the emulation does; with none, nearly what the model does."""
-    source = model(MODELS[name], STORED)
-    draw = np.random.default_rng(1)
-    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in source.graph.input}
-    feeds = {k: draw.normal(size=shape).astype(np.float32) for k, shape in shapes.items() if k != "c"}
-    feeds |= {"c": np.array(True)} if "c" in shapes else {}
+    source, feeds = with_feeds(name)
     half = amp_rewrite.rewrite(source, Options(io=io)).model
     made = switched_emulation(half)
     count = len(made.values)

@@ -82,22 +82,6 @@ def test_types_reach_into_bodies_and_out_again():
     assert [found[name] for name in ("r", "ys")] == ["Tensor(FLOAT)"] * 2
 
 
-def test_a_second_source_fills_gaps_only():
-    """Types from another source are used only where schemas give none."""
-    text = f"{MINE} g (float[4] x) => (float[4] z) {{ a = my.Thing (x) b = Neg (x) z = Relu (b) }}"
-    built = ir.from_proto(model(text))
-    assert not element_types.complete(built, element_types.infer(built))
-    double = element_types.tensor(ir.DataType.DOUBLE)
-    found = element_types.infer(built, {"a": double, "b": double})
-    assert {v.name: k.dtype.name for v, k in found.items()} == {
-        "x": "FLOAT",
-        "a": "DOUBLE",
-        "b": "FLOAT",
-        "z": "FLOAT",
-    }
-    assert element_types.complete(built, found)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

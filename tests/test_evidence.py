@@ -6,6 +6,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.colouring import classification
+from amp_rewrite.explaining import rules
 from amp_rewrite.policy.entries import Kind, authority_in_words
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason, in_words
 from amp_rewrite.policy.options import Options, Pins
@@ -20,6 +21,20 @@ def test_every_reason_has_words(reason):
     assert "\n" not in told
     assert "None" not in told
     assert in_words(Evidence(Authority.RANGE, reason))
+
+
+OTHERS = """UNKNOWN_OPERATOR NO_HALF_TYPE KEEPS_TYPE OPSET_WITHOUT_HALF PINNED ASKED LOSS_REGION SCALING
+    OPTIMISER SENSITIVE LEVEL CAST NOT_LISTED LISTED GATED"""
+"""What schemas, users, lists, train steps, searches and the gate decide."""
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_rule_can_be_explained(reason):
+    """What is no rule is listed here: who adds a reason says which it is."""
+    assert (reason in rules.RULES) is not (reason.name in OTHERS.split())
+    if reason in rules.RULES:
+        assert rules.describe(reason.value.replace(" ", "-")).startswith(f"{reason.value}: ")
+        assert "    " in rules.describe(reason.value), "has no example"
 
 
 def test_the_order_of_authority():

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics import half, rounding
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 
@@ -31,14 +30,6 @@ def test_integers_are_exact_up_to_the_bound(kind):
     exact = np.arange(-kind.integers, kind.integers + 1, dtype=np.float32)
     assert half.fit(exact, kind).exact
     assert not half.fit(np.float32([kind.integers + 1]), kind).exact
-
-
-def test_a_type_by_name():
-    """Names are ONNX's; for any other the error lists the two."""
-    assert half.named("float16") is FLOAT16
-    assert half.named("bfloat16") is BFLOAT16
-    with pytest.raises(OptionError, match=r"^fp8 is not a half-precision type; choose one of float16, bf"):
-        half.named("fp8")
 
 
 def test_fit_counts():

@@ -129,7 +129,7 @@ def test_a_comparison_as_it_opens(browser, demo_report):
         assert y > 66  # below the bar
         assert 12 * scale > 10
         text = shown.page.text_content("#overview")
-        assert "PASS: verified against the original" in text
+        assert "PASS: largest error" in text
         assert "44 in float16, 6 in float32" in text
         assert shown.page.locator("#overview .coverage .row").count() > 5
         assert shown.page.locator("#overview svg").count() == 2
@@ -179,6 +179,7 @@ def test_search_finds_a_node_and_brings_it_into_view(browser, demo_report):
         assert "relative error" in shown.details()
 
 
+@pytest.mark.slow
 def test_the_graph_can_be_saved_as_svg(browser, demo_report):
     """All boxes with their titles, in the colours that are shown."""
     with Shown(browser, demo_report) as shown:
@@ -193,6 +194,7 @@ def test_the_graph_can_be_saved_as_svg(browser, demo_report):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_a_click_on_a_node_shows_its_chain_of_causes(browser, tmp_path):
     """The panel has every step that `explain` prints, and a link to each cause. A small graph is in sight as
     a whole when it opens.
@@ -215,6 +217,7 @@ def test_a_click_on_a_node_shows_its_chain_of_causes(browser, tmp_path):
         assert shown.page.text_content("#details .title") == "square"
 
 
+@pytest.mark.slow
 def test_the_graph_can_be_coloured_by_magnitude(browser, tmp_path):
     """Darker towards the largest number of half, lost ones apart; in the box and in the panel."""
     pytest.importorskip("onnxruntime", reason="it observes values")
@@ -243,6 +246,7 @@ PICTURE = """(title) => [...document.querySelectorAll(`svg[aria-label^="${title}
   .map((each) => ({ x: each.getBBox().x, tone: each.classList[1], tag: each.tagName }))"""
 
 
+@pytest.mark.slow
 def test_pictures_show_errors_and_what_half_cannot_hold(browser, tmp_path):
     """A dot for each node in a place of its own; a bar for each power of two of stored values, in red where
     half loses them; of a few numbers the range says enough.
@@ -271,6 +275,7 @@ def test_pictures_show_errors_and_what_half_cannot_hold(browser, tmp_path):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_a_failure_opens_at_the_node_to_look_at(browser, tmp_path):
     """It is selected and in sight, its panel open, its way to the output drawn."""
     pytest.importorskip("onnxruntime", reason="the comparison runs models")
@@ -352,6 +357,7 @@ def test_a_model_with_markup_in_its_names_is_harmless(browser, tmp_path):
         assert shown.complaints == []
 
 
+@pytest.mark.slow
 def test_repeated_layers_are_one_box_until_they_are_opened(browser, tmp_path):
     """A click opens them into a box each, and that into its nodes; search opens one layer, a button all: then
     the whole graph is in sight, and no two boxes lie on each other.
@@ -445,6 +451,7 @@ def listed(data):
 @pytest.mark.parametrize(
     ("source", "boxes"), [(MIXED, MIXED_BOXES), (LOOP, LOOP_BOXES)], ids=["mixed", "loop"]
 )
+@pytest.mark.slow
 def test_boxes_and_wires(browser, tmp_path, source, boxes):
     """A box for each node, Cast, input and output, in the order of the nodes: a Cast stands between who makes
     a value and who reads it in the other type; a body is a frame of its own, into which wires lead. What is
@@ -460,6 +467,7 @@ def test_boxes_and_wires(browser, tmp_path, source, boxes):
         assert sorted(line[:6] for line in again) == sorted(line[:6] for line in boxes.split("\n"))
 
 
+@pytest.mark.slow
 def test_what_the_page_counts_on(browser, demo_report):
     """As many nodes as the report counts are drawn in each shade, those of a frame in a row; every unit has a
     box, and wires point forward. Where the largest number of a value is known, it is at a box.
@@ -483,6 +491,7 @@ def test_what_the_page_counts_on(browser, demo_report):
     assert {title.split(",")[0] for title in data["histograms"]} == {"stored numbers", "node outputs"}
 
 
+@pytest.mark.slow
 def test_layers_that_repeat(browser, demo_report):
     """As the first box, the size and the number of layers; Casts around a node do not count."""
     cases = {

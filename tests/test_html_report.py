@@ -12,8 +12,9 @@ from amp_rewrite import demo
 from amp_rewrite.coverage import counts
 from amp_rewrite.model import constants
 from amp_rewrite.pipeline import analyze, rewrite
-from amp_rewrite.reporting import explanations, graph_data, page, verdict_text
+from amp_rewrite.reporting import explanations, page
 from amp_rewrite.reporting.page import RunEvidence
+from amp_rewrite.running import verdict_text
 from tests.text import RUNS, model
 from tests.transcript_commands import page_data
 
@@ -83,7 +84,7 @@ def test_stored_numbers_are_counted_by_binade():
     array = np.array([1.0, 1.5, -2.0, 0.0, np.inf, np.nan, 2.0**-30, 7e4], np.float32)
     proto = model("g (float[8] x) => (float[8] y) <float[8] w> { y = Add (x, w) }", {"w": array})
     stored = constants.find(ir.from_proto(proto)).values()
-    assert graph_data.binades(stored) == {0: 2, 1: 1, -30: 1, 16: 1}
+    assert page.binades(stored) == {0: 2, 1: 1, -30: 1, 16: 1}
 
 
 # ---- one file, in which nothing but our scripts runs
@@ -141,4 +142,4 @@ def test_the_file_needs_nothing_but_itself():
 )
 def test_attributes_are_short(attribute, text):
     """Long lists and texts are cut, and a tensor is its type and shape."""
-    assert graph_data.attribute_texts(ir.Node("", "Op", [], [attribute])) == [("a", text)]
+    assert page.attribute_texts(ir.Node("", "Op", [], [attribute])) == [("a", text)]

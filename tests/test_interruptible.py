@@ -93,7 +93,9 @@ main()
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(SIGTERM, 128 + SIGTERM), (SIGINT, 128 + SIGINT)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(SIGTERM, 128 + SIGTERM, marks=pytest.mark.slow), (SIGINT, 128 + SIGINT)]
+)
 def test_a_signal_ends_a_run_between_nodes(endless, folder, number, code):
     """Who asks verify to stop in the middle of a loop of 2^62 turns is heard."""
     ended, errors = stopped(folder, number, "verify", endless, endless)

@@ -14,13 +14,12 @@ ORDER = """
     numerics operators certificate onnx_types policy model
     preparing analysis bounds costs colouring rewriting rescaling explaining
     running placement coverage reporting
-    deciders pipeline training tuning conversion
+    pipeline training tuning conversion
     testing onnx_ir_pass demo options half compat many cli __init__ __main__
 """.split()
 ASKING = {
     "certificate/folding.py",
-    "onnx_types/contrib_schemas.py",
-    "process/worker_process.py",
+    "process/worker.py",
     "numerics/rounding.py",
 }
 """What imports onnxruntime besides `running`, in functions."""
@@ -169,7 +168,7 @@ PRINTS = re.compile(r"rich(?!\.table\.Column)\b.*|click\.s?echo|print|.*std(out|
 PRINTING = {
     "console.py": "where everything is printed",
     "compat.py": "that an argument has no effect",
-    "cli/progress.py": "a spinner with stages of ours",
+    "cli/progress.py": "a bar with stages of ours",
     "cli/exit_codes.py": "the one line of an error",
     "cli/commands.py": "the version",
     "cli/flags.py": "the help of a command",

@@ -6,7 +6,7 @@ import pytest
 
 from amp_rewrite import Options, analyze, rewrite
 from amp_rewrite.model import loading
-from amp_rewrite.running.inputs import synthetic
+from amp_rewrite.running.inputs.synthetic import Synthesis
 from tests import text
 from tests.commands import run
 
@@ -77,7 +77,7 @@ def test_a_length_that_is_given_is_the_one_that_counts(tmp_path, how):
 def test_sizes_are_lengths_unless_they_are_batches_channels_or_sides(inputs, longer):
     """Nor is an input lengthened beyond some millions of elements."""
     model = text.unchecked(f"g ({inputs}) => (float z) {{ z = Constant <value = float {{1.0}}> () }}")
-    assert synthetic.lengthened(loading.load(model).model, {}, 32) == longer
+    assert Synthesis(loading.load(model).model, {}).lengthened(32) == longer
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from amp_rewrite import Tolerances, rewrite, verify
-from amp_rewrite.reporting import verdict_text
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.verdict import NotJudged, Tried
 from tests import text
 

@@ -199,20 +199,19 @@ name: x\ndeny: \x1b                | :2: is not YAML: a control character
 \n- MatMul                         | :2: the top level is not a mapping; it can be name,
 alow:\n  MatMul: x                 | :1: unknown key alow; did you mean allow?
 precision: x                       | :1: an unknown key; it can be name,
-allow:\n  12: x                    | :2: a key is not text
+allow:\n  12: x                    | :2: there is no operator 12
 \nname: [x]                        | :2: the name is not text
 deny:\n  - Exp                     | :1: the list deny is not a mapping; write each operator as MatMul:
 # entries
 deny:\n\n  Exp:                    | :3: Exp gives no reason; write Exp: the reason
 deny:\n  Exp: ' '                  | :2: Exp gives no reason
-deny:\n  Exp: 11.09                | :2: Exp gives no reason
 deny:\n  Exp: [a]                  | :2: Exp gives no reason
 infer:\n  Add: {follow: true}      | :2: Add gives no reason
 infer:\n  Add:\n    reason: x\n    folow: true | :4: unknown key folow; did you mean follow?
 infer:\n  Add: {reason: x, follow: maybe} | :2: follow is not a truth value; write true or false
 allow:\n  MatMul: {reason: x, follow: true} | :2: MatMul is on allow and says follow; only operators on infer
-infer:\n  Add: x\n  Mul: y\n  Add: z | :4: Add is here and on line 2; keep one of them
-deny:\n  Exp: x\ndeny:\n  Pow: y   | :3: deny is here and on line 1
+infer:\n  Add: x\n  Mul: y\n  Add: z | :4: the same key as on line 2; keep one of them
+deny:\n  Exp: x\ndeny:\n  Pow: y   | :3: the same key as on line 1
 deny:\n  Exp: x\nallow:\n  Exp: y  | :4: Exp is on two lists: deny on line 2 and allow here; keep one of
 deny:\n  Exp: x\n  ai.onnx:Exp: y  | :3: ai.onnx:Exp is on two lists: deny on line 2 and deny here; keep
 # operators
@@ -320,31 +319,6 @@ def test_shipped_lists_load_with_an_older_onnx() -> None:
     """A shipped list may name operators that the installed onnx is too old for; so may a user."""
     done = subprocess.run([sys.executable, "-c", OLDER], check=True, capture_output=True, text=True)
     assert done.stdout == "FIXED\n"
-
-
-# ---- where the lists are
-
-
-@pytest.mark.parametrize(
-    "places", [["amp_rewrite/oplists"], ["oplists"], ["amp_rewrite/oplists", "oplists"], []]
-)
-def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: list[str]) -> None:
-    """The lists are found inside an installed package, and beside it in a checkout; the package's own win.
-
-    Without lists anywhere both places are told; a stranger's `oplists` is not taken for ours.
-    """
-    monkeypatch.setattr(operator_lists, "__file__", str(tmp_path / "amp_rewrite/policy/operator_lists.py"))
-    for place in places:
-        (tmp_path / place).mkdir(parents=True)
-        _written(tmp_path / place, "allow:\n  Exp: only here\n", "default.yaml")
-    if places:
-        assert operator_lists.folder() == tmp_path / places[0]
-        assert operator_lists.names() == ("default",)
-        assert operator_lists.load("default").entries.keys() == {("", "Exp")}
-    else:
-        (tmp_path / "oplists").mkdir()
-        with pytest.raises(ListError, match=r"are in neither .*amp_rewrite/oplists nor .*; install"):
-            operator_lists.load("default")
 
 
 # ---- the half type that a list is for

@@ -10,7 +10,7 @@ import pytest
 from amp_rewrite.analysis import ranges, unit_building
 from amp_rewrite.model import constants
 from amp_rewrite.numerics.half import FLOAT16
-from amp_rewrite.preparing import value_shapes
+from amp_rewrite.onnx_types import element_types
 from tests import range_oracle, text
 from tests.random_models import Scope
 from tests.range_oracle import Expected
@@ -63,7 +63,7 @@ def _drawn(source: random.Random) -> onnx.ModelProto:
 def _found(proto: onnx.ModelProto) -> Expected:
     """What `ranges.check` finds, in the oracle's words."""
     whole = ir.from_proto(proto)
-    graph = unit_building.build(whole, value_shapes.types(whole))
+    graph = unit_building.build(whole, element_types.infer(whole))
     found = ranges.check(graph, constants.find(whole), FLOAT16)
     outputs = [unit.node.outputs[0].name or "" for unit in graph.units]
     masks = {

@@ -15,8 +15,8 @@ from amp_rewrite.policy.options import Level, Options, Pins
 from tests import commands, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewriting.report import Counts
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.blame import Blame
 from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.verdict import Output, Tried, Verdict
@@ -209,7 +209,7 @@ def test_synthetic_inputs_are_confirmed_on_others(cancels, monkeypatch):
     monkeypatch.setattr(repair, "LEAST", 0.0)
     code, told, output = report(cancels)
     assert (code, told["verified"]) == (0, True), output
-    assert "1 synthetic sample (seed 1)" in output
+    assert "(1 sample, seed 1)" in output
 
 
 def test_a_busy_machine_writes_the_same_file(cancels, monkeypatch):

@@ -22,7 +22,8 @@ from amp_rewrite.coverage import counts
 from amp_rewrite.model import loading
 from amp_rewrite.preparing import preparing
 from amp_rewrite.rescaling import region_search
-from amp_rewrite.rewriting import annotations, result_checks, unscaling
+from amp_rewrite.rewriting import annotations, result_checks
+from amp_rewrite.rewriting.restore import unscale
 from tests import case_files, real_models
 from tests.text import model
 
@@ -63,7 +64,7 @@ def scaled(proto, most, inputs=None, *, is_undone=False):
     wanted = {values[name]: size for name, size in most.items()}
     applied = region_search.meet(after, facts, region_search.Demand(wanted, wanted))
     if is_undone:
-        unscaling.undo(after.model, applied.rescaled)
+        unscale(after.model, applied.rescaled)
     onnx.checker.check_model(ir.to_proto(after.model), full_check=True)
     inputs = inputs or feeds(proto)
     assert list(bits(ir.to_proto(after.model), inputs)) == list(bits(ir.to_proto(before.model), inputs)), most
@@ -157,13 +158,13 @@ def test_a_rescaled_result_that_is_not_proved_is_made_without(overflowing, monke
 
 def test_what_is_restored_before_a_mask_is_float32():
     """Products are half; the Mul that restores them, the mask and the softmax stay float32; proved."""
-    text = """g (float[1,2048,256] x) => (float[1,2048,256] y)
-        <float[256,256] wq, float[256,256] wk, float[2048,2048] mask> {
+    text = """g (float[1,1024,256] x) => (float[1,1024,256] y)
+        <float[256,256] wq, float[256,256] wk, float[1024,1024] mask> {
       q = MatMul (x, wq) k = MatMul (x, wk) t = Transpose <perm = [0, 2, 1]> (k) l = MatMul (q, t)
       m = Add (l, mask) p = Softmax (m) y = MatMul (p, x) }"""
     generator = np.random.default_rng(0)
     weights = {name: generator.standard_normal((256, 256)).astype(np.float32) * 4 for name in ("wq", "wk")}
-    proto = model(text, {**weights, "mask": np.triu(np.full((2048, 2048), -3e38, np.float32), 1)})
+    proto = model(text, {**weights, "mask": np.triu(np.full((1024, 1024), -3e38, np.float32), 1)})
     seen = observe(proto, feeds(proto))
     analysis = analyze(proto, observed=seen)
     units = analysis.graph.units

@@ -15,7 +15,7 @@ from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from tests import case_files, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import verdict_text
+from amp_rewrite.running import verdict_text
 
 WEIGHTS = np.random.default_rng(0).standard_normal((32, 10)).astype(np.float32)
 CASES = list(case_files.read(Path(__file__).with_name("saturation.models")))

@@ -13,7 +13,7 @@ from amp_rewrite.policy.options import Level
 from tests import case_files, commands, real_models, text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import verdict_text
+from amp_rewrite.running import verdict_text
 
 RNG = np.random.default_rng(0)
 SCORES = (0.5 + 1e-4 * RNG.standard_normal((1, 400, 1))).astype(np.float32)

@@ -9,6 +9,7 @@ import yaml
 
 from amp_rewrite.cli import main
 from amp_rewrite.cli.commands import loaded
+from amp_rewrite.explaining.rules import RULES
 from amp_rewrite.operators.catalogue import CATALOGUE
 from amp_rewrite.policy import operator_lists, targets
 from tools import generated_docs, reference_pages
@@ -78,6 +79,16 @@ def test_every_operator_of_the_catalogue_is_in_the_table():
         row for row in rows if row.startswith("| `GRU` |")
     )
     assert "<!-- operators: -->" in PAGES["operators.md"]
+
+
+def test_every_rule_is_on_the_page():
+    """With its words, and the docstring of the module that decides it; fields are no braces."""
+    text = generated_docs.known_rules("")
+    assert all(f"* **{rule.value}**: " in text for rule in RULES)
+    assert "adding NUMBER (VALUE) loses small values" in text
+    assert "```text\nx / (y + 1e-12) " in text
+    assert "{" not in text
+    assert "<!-- rules: -->" in PAGES["decisions.md"]
 
 
 def test_every_table_is_on_the_page():

@@ -61,8 +61,8 @@ def test_the_first_wrong_element_of_many_blocks_is_named(monkeypatch, wrong):
 
 def test_a_clamped_one_is_counted():
     """As it is when it stands alone, and a mask of a softmax."""
-    before, after = chain(), chain(3, np.float16(FLOAT16.fill))
-    weight = np.array([3, 3, 1e6, 3], np.float32)
+    before, after = chain(), chain(3, np.float16(-FLOAT16.fill))
+    weight = np.array([3, 3, -1e6, 3], np.float32)
     before.graph.initializer[3].CopyFrom(numpy_helper.from_array(weight, "w3"))
     assert "more than a mask" in certify(before, after).problem
     for made in (before, after):

@@ -16,7 +16,7 @@ import pytest
 from amp_rewrite import Options, many, rewrite
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import staging
-from amp_rewrite.policy.options import Beside, ExternalData
+from amp_rewrite.files.beside import Beside, ExternalData
 from tests import text
 from tests.model_files import BESIDE, content, names, saved, weight
 from tests.refusals import refusal

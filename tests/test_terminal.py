@@ -1,14 +1,15 @@
 """What is printed: tables and lines in a terminal, however narrow it is, and in a pipe."""
 
 import io
+from pathlib import Path
 
 import pytest
 
 from amp_rewrite.console import SHORTEST, Console, Styled
 from amp_rewrite.reporting import terminal
+from amp_rewrite.running.latency import Bench, TimedModel
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.text import LONGEST_NAME
-from tests.benches import bench, latency
 
 NAME = "model_1/re_lu_1/" + "FusedBatchNormV3;" * 5 + "Conv2D"
 
@@ -76,6 +77,13 @@ def test_lines_with_a_label_break_between_words():
 # ---- the table of `bench`
 
 
+def bench(*models, device=Device.CUDA):
+    """A bench of models with these names, milliseconds and uses of TF32."""
+    timed = [TimedModel(name, Path(name), tf32) for name, _, tf32 in models]
+    rounds = [tuple(ms / 1000 for _, ms, _ in models)] * 40
+    return Bench(timed, rounds, device, "1.31.1")
+
+
 def printed(made):
     """What a terminal of 80 columns shows."""
     out = io.StringIO()
@@ -85,15 +93,15 @@ def printed(made):
 
 def test_a_bench_has_a_column_for_each_model():
     """Figures are below the model's letter; TF32 is reported, but on the CPU, and names are as they are."""
-    shown = printed(bench(latency("a.onnx", 4.0, tf32=True), latency("b.onnx", 2.0, speed=2.0)))
+    shown = printed(bench(("a.onnx", 4.0, True), ("b.onnx", 2.0, False)))
     assert "on CUDA, onnxruntime 1.31.1, 40 rounds" in shown
     assert "A  a.onnx (TF32 on)" in shown
     assert "B  b.onnx (TF32 off)" in shown
     rows = {line[:20].strip(): line[20:].split() for line in shown.splitlines()}
     assert rows["p50 ms"] == ["4.000", "2.000"]
     assert rows["speed against A"] == ["1.00x", "2.00x"]
-    assert rows["with 90 % between"] == "1.80 to 2.20".split()
-    shown = printed(bench(latency("[bold]a", 1.0), device=Device.CPU))
+    assert rows["with 90 % between"] == "2.00 to 2.00".split()
+    shown = printed(bench(("[bold]a", 1.0, False), device=Device.CPU))
     assert "[bold]a" in shown
     assert "TF32" not in shown
     assert terminal.letters(30)[25:29] == ["Z", "AA", "AB", "AC"]

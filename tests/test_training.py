@@ -415,3 +415,14 @@ def test_the_forward_pass_reads_the_seed_as_it_is():
     made = {node.output[0]: list(node.input) for node in result.model.graph.node}
     assert (made["xs"][1], made["h"][1], made["dp"][1]) == ("loss_grad", "loss_grad", "loss_grad__scaled")
     assert result.step.frontier == ("dw2", "dw1")
+
+
+def test_a_train_step_takes_a_policy():
+    """By its name in Keras; under float32 nothing becomes half, and a scale can be inserted all the same."""
+    half, wide = (training.rewrite_train_step(step(), name) for name in ("MIXED_float16", "float32"))
+    assert half.report.nodes.half > 0
+    assert training.initial_state(half.model)["loss_scale"] == 2**15
+    assert (wide.report.nodes.half, wide.step.loss_scale) == (0, None)
+    scaled = training.rewrite_train_step(step(), "float32", 16)
+    assert (scaled.report.nodes.half, scaled.step.loss_scale) == (0, FixedLossScale(16))
+    assert scaled.model.graph.node

@@ -40,7 +40,7 @@ CLAIMS = {
     "an edit": ("> a: [1]\n$ edit a 0 2 && json a\n[2]", "> a: [1]\n$ edit a 0 && json a\n[1]"),
     "standard output": ("$ amp-rewrite no.onnx 2>/dev/null\n[2]", "$ amp-rewrite no.onnx >/dev/null\n[2]"),
     "a refusal": ("! amp-rewrite no.onnx\nthere is no such file", "! amp-rewrite no.onnx\nthere is one"),
-    "no refusal": ("! amp-rewrite verify\nmissing argument", "! amp-rewrite --version\namp-rewrite"),
+    "no refusal": ("! amp-rewrite verify\nMissing argument", "! amp-rewrite --version\namp-rewrite"),
     "a whole refusal": (
         "! amp-rewrite none.onnx\namp-rewrite: none.onnx: there is no such file; ...",
         "! amp-rewrite none.onnx\namp-rewrite: none.onnx: there is no such file",

@@ -88,7 +88,7 @@ STORED = {
 @pytest.mark.parametrize("name", MODELS)
 def test_all_switches_are_the_emulation_and_none_is_float32(name):
     """With all sites on, the session computes what the emulated result does; with none, the model."""
-    model, feeds = _with_feeds(name)
+    model, feeds = with_feeds(name)
     made, rounding = _switched(model)
     count = len(rounding.places)
     assert len(made.values) == count >= len(rounding.sites) > 2
@@ -102,7 +102,7 @@ def test_all_switches_are_the_emulation_and_none_is_float32(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_any_choice_is_measured_as_its_result_is_emulated(name):
     """Whatever nodes stay float32: what they read is exact there, and rounded for readers that are half."""
-    model, feeds = _with_feeds(name)
+    model, feeds = with_feeds(name)
     made, rounding = _switched(model)
     analysis, draw = amp_rewrite.analyze(model), np.random.default_rng(2)
     nodes = dict.fromkeys(pinned_as(unit.node) for unit in analysis.graph.units)
@@ -116,7 +116,8 @@ def test_any_choice_is_measured_as_its_result_is_emulated(name):
             _same(proto, {**feeds, made.switches: switches}, result, feeds)
 
 
-def _with_feeds(name):
+def with_feeds(name):
+    """A model of MODELS, and random inputs."""
     model, draw = text.model(MODELS[name], STORED), np.random.default_rng(1)
     shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
     feeds = {k: draw.normal(size=shape).astype(np.float32) for k, shape in shapes.items() if k != "c"}

@@ -9,6 +9,7 @@ import pytest
 
 from amp_rewrite import pipeline
 from amp_rewrite.model import loading
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.preparing import value_shapes
 from amp_rewrite.process import worker
 from tests import text
@@ -20,7 +21,7 @@ PRODUCT = """g (float[n,4] x) => (float[n,4] y) <float[4,4] w> {
 def inferred(proto):
     """The shapes of the values that nodes make, in all graphs, as text."""
     model = loading.load(proto).model
-    value_shapes.infer_shapes(model, value_shapes.types(model))
+    value_shapes.infer_shapes(model, element_types.infer(model))
     made = (value for node in model.graph.all_nodes() for value in node.outputs)
     return {value.name: str(value.shape) for value in made}
 

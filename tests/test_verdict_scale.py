@@ -13,9 +13,7 @@ from amp_rewrite.running.tolerances import Tolerances, parse_tolerances
 from tests import text
 
 pytest.importorskip("onnxruntime")
-from amp_rewrite.reporting import verdict_text
-from amp_rewrite.running import metrics, sessions, tolerances, verification
-from amp_rewrite.running.comparison import Float32Noise
+from amp_rewrite.running import judging, metrics, sessions, tolerances, verdict_text, verification
 from amp_rewrite.running.sessions import Device
 
 SMALLEST = 2.0**-14
@@ -214,7 +212,9 @@ def test_the_mean_is_that_of_all_samples():
 def test_float32s_noise_is_about_the_mean_as_well(monkeypatch):
     """Where float32 itself is as far off, beside what varies, nothing is decided."""
     monkeypatch.setattr(
-        Float32Noise, "outputs", lambda *_: {"y": np.float32(4000 + alternating(10) + alternating(0.3))}
+        judging.ComparedModels,
+        "unoptimised",
+        lambda *_: {"y": np.float32(4000 + alternating(10) + alternating(0.3))},
     )
     verdict = moved([(4000 + alternating(10), alternating(0.4))])
     assert not verdict.ok
@@ -241,7 +241,7 @@ def test_outputs_that_say_nothing_prove_nothing(x, d, said):
     assert (verdict.ok, verdict.is_far) == (False, False)
     assert verdict.faults == (said,)
     assert verdict_text.cells(verdict.outputs[0])[-1] == "inconclusive"
-    assert verdict_text.in_short(verdict) == "FAIL: the comparison proves nothing"
+    assert verdict_text.conclusion(verdict) == "inconclusive"
 
 
 def test_the_relative_l2_of_each_sample_is_shown():
@@ -303,7 +303,7 @@ def test_the_floor_is_that_of_the_half_type():
 def test_float32_is_compared_with_itself(monkeypatch):
     """Where models are small, or the verdict is bad; what cannot be had is left out."""
     assert judged([1.0], 0).outputs[0].noise == 0
-    monkeypatch.setattr(verification, "LARGE", 0)
+    monkeypatch.setattr(judging, "LARGE", 0)
     assert judged([1.0], 0).outputs[0].noise is None
     assert judged([1.0], 1.0).outputs[0].noise == 0
     refuse = amp_rewrite.errors.ModelError("refused")

@@ -7,8 +7,9 @@ import pytest
 
 from amp_rewrite import rewrite
 from amp_rewrite.errors import OutputError
+from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.model import writing
-from amp_rewrite.policy.options import Beside, ExternalData, Options
+from amp_rewrite.policy.options import Options
 from tests.model_files import content, external, model, names, saved, weight
 from tests.refusals import refusal
 

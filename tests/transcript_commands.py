@@ -22,8 +22,8 @@ from amp_rewrite import demo, testing
 from amp_rewrite.cli import main
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.policy import operator_lists
-from amp_rewrite.policy.options import ExternalData
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.tolerances import Tolerances

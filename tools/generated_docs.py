@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import html
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import click
 
 from amp_rewrite.cli import flags
 from amp_rewrite.cli.commands import loaded, main
+from amp_rewrite.explaining import rules
+from amp_rewrite.explaining.rules import RULES
 from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.operators import scaling
 from amp_rewrite.operators.catalogue import CATALOGUE
 from amp_rewrite.operators.record import Operator
 from amp_rewrite.policy import kernel_table, operator_lists, targets
 from amp_rewrite.policy.entries import Kind
+from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.policy.targets import Target
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#])")
@@ -129,6 +134,19 @@ def _facts(record: Operator) -> Iterator[str]:
     yield f"{record.flops} an element" if is_number else "a formula" if record.flops else "unknown"
 
 
+def known_rules(_: str) -> str:
+    """What each rule keeps in float32, why, and an example; those that one module decides share its text."""
+    named = {module: [reason for reason in RULES if RULES[reason] is module] for module in RULES.values()}
+    return "\n\n".join(_rule(module, reasons) for module, reasons in named.items())
+
+
+def _rule(module: ModuleType, reasons: Sequence[Reason]) -> str:
+    first, *more = (inspect.getdoc(module) or "").split("\n\n")
+    texts = (f"```text\n{inspect.cleandoc(text)}\n```" if text[0] == " " else prose(text) for text in more)
+    names = "\n".join(f"* **{reason.value}**: {prose(rules.message(reason))}" for reason in reasons)
+    return "\n\n".join((prose(first), *texts, names))
+
+
 def measurement(name: str) -> str:
     """A table that a benchmark wrote, one level of headings below the page that has it."""
     return re.sub(r"^#", "##", (_MEASURED / f"{name}.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -139,6 +157,7 @@ MADE: dict[str, Callable[[str], str]] = {
     "list": operator_list,
     "targets": known_targets,
     "operators": known_operators,
+    "rules": known_rules,
     "measured": measurement,
 }
 """What a page asks for with `<!-- NAME: ARGUMENT -->` on a line of its own."""

@@ -1,4 +1,10 @@
-"""A constant with its uses, the context of the rules for constants, and overflow of constants."""
+"""Overflow: a stored number that is finite in float32, and not in half.
+
+    x * 1e6;  Add(x, -1e9)        readers of the number, and of what only moves it, stay float32
+
+Infinity in place of a number is wrong, or NaN a step later. A bound such as Max(x, -3.4e38) may be infinite,
+and a mask that ends in a softmax is clamped to the lowest number of half instead.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
 """Stored numbers that half flushes to zero or rounds to a few steps, where that breaks a division.
 
-x / (y + 1e-12)               an epsilon that becomes 0: rows of zeros give NaN
-QuantizeLinear(x, 1e-7)       a scale with a large rounding error
+    x / (y + 1e-12)               an epsilon that becomes 0: rows of zeros give NaN
+    QuantizeLinear(x, 1e-7)       a scale with a large rounding error
+
+What is between the number and the division is float32. Random inputs have no rows of zeros, so that no
+comparison would show it.
 """
 
 from __future__ import annotations

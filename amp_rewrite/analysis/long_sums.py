@@ -1,4 +1,9 @@
-"""Sums of many terms, on a target that adds them up in half; and the number of terms of sums and products."""
+"""Sums of many terms, on a target that adds them up in half.
+
+    ReduceMean(x), GlobalAveragePool(x)    over more than 64 terms, or an open size, for onnxruntime-webgpu
+
+A sum in half has an error that grows with its terms; other targets add up in float32.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Container, Iterable
 
+import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite.analysis.constant import CARRY_HUGE, Constant, Context, harmed
@@ -75,7 +77,10 @@ def _starts(constant: Constant, context: Context) -> tuple[UnitUse, ...]:
     is_both = fit.low < -largest and fit.high > largest
     if constant.value in context.leaving or is_both or not any(harmed(constant, context)):
         return ()
-    sign = -1 if fit.low < -largest else 1
+    tensor, sign = constants.stored_as(constant.value), -1 if fit.low < -largest else 1
+    sizes = np.zeros(1) if tensor is None else sign * constants.numbers(tensor)
+    if ((sizes > context.half.fill) & (sizes <= largest)).any():
+        return ()  # they would be larger than what is clamped
     return tuple(use._replace(carried=sign) for use in constant.uses)
 
 
@@ -109,18 +114,31 @@ def _keeps_mask(use: UnitUse, context: Context, whole: _Whole) -> bool:
     if record.ports(Role.SCORES):
         is_scores = record.roles.get(use.port) is Role.SCORES
         return is_scores and not any(value.name for value in node.outputs[ATTENTION_RESULTS:])
-    if name == "Mul":
-        return _is_scale(inputs[1 - use.port]) or inputs[1 - use.port] in whole
-    if name == "Div":
-        return use.port == 0 and _is_scale(inputs[1])
+    if name in ("Mul", "Div"):
+        scale = _scale(use, node)
+        if scale is None:
+            return name == "Mul" and inputs[1 - use.port] in whole
+        return use.carried == _AS_THE_MASK_SAYS or _is_near_one(scale * use.carried)
     return not node.domain and use.port in record.masks
 
 
-def _is_scale(value: ir.Value | None) -> bool:
-    tensor = constants.stored_as(value)
-    if tensor is None or tensor.size != 1:
-        return False
-    return 1 / LARGEST_MASK_SCALE <= abs(float(constants.numbers(tensor).item())) <= LARGEST_MASK_SCALE
+def _scale(use: UnitUse, node: ir.Node) -> float | None:
+    """Return the stored number near 1 that a Mul or a Div multiplies a mask by; None if it is no such."""
+    tensor = constants.stored_as(node.inputs[1 - use.port])
+    if tensor is None or tensor.size != 1 or (node.op_type, use.port) == ("Div", 1):
+        return None
+    number = float(constants.numbers(tensor).item())
+    if not _is_near_one(number):
+        return None
+    return 1 / number if node.op_type == "Div" else number
+
+
+def _is_near_one(factor: float) -> bool:
+    return 1 / LARGEST_MASK_SCALE <= abs(factor) <= LARGEST_MASK_SCALE
+
+
+_FAR = 8
+"""The exponent of a factor that changes a mask."""
 
 
 class _Whole:
@@ -166,10 +184,17 @@ class _Whole:
 
 
 def _sign_after(use: UnitUse, context: Context) -> float | None:
-    """Return -1, +1 or _AS_THE_MASK_SAYS; None if the unit does not propagate a mask."""
+    """Return the sign of a mask times its stored factors, as one of a few powers of two, since a loop may
+    repeat them, or _AS_THE_MASK_SAYS; None if the unit does not propagate a mask.
+    """
     if not _carries(use, context) or _is_softmax(use, context):
         return None
-    operator = effective_op(context.node(use.unit))
+    node = context.node(use.unit)
+    operator = effective_op(node)
+    scale = _scale(use, node) if node.op_type in ("Mul", "Div") else None
+    if scale is not None and use.carried != _AS_THE_MASK_SAYS:
+        fraction, exponent = math.frexp(use.carried * scale)
+        return math.copysign(2.0 ** np.clip(exponent - 1, -_FAR, _FAR), fraction)
     if operator == "Mul":
         return _AS_THE_MASK_SAYS
     flips = operator == "Neg" or (operator == "Sub" and use.port == 1)

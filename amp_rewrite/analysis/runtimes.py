@@ -1,4 +1,10 @@
-"""Nodes that runtimes fail on in half, refuse, fuse by their types, or remove before kernel selection."""
+"""Nodes that runtimes fail on in half, refuse, fuse by their types, or remove before kernel selection.
+
+    DequantizeLinear -> Conv -> QuantizeLinear        is one integer kernel only with float32 in between
+    CumSum                                            has no half kernel in onnxruntime's CUDA provider
+
+A result has to load, and to run where the original does.
+"""
 
 from __future__ import annotations
 

@@ -10,23 +10,7 @@ from typing import Any
 
 class Licence(enum.Enum):
     """A permitted difference besides Casts between float types and constants rounded to half; each use is
-    proved on its own.
-
-    CLAMPED: finite constants beyond the range of half saturate to its fill value of their sign; only masks
-    of a softmax. OVERFLOWED: rounding makes them infinite. LIFTED: nonzero constants that underflow in
-    float16 become one of its two smallest numbers; only addends and bounds in half, and factors beside larger
-    ones. WIDENED: half constants are stored in float32.
-    CONVERTED: bfloat16 constants are rounded to float16, or the reverse. RESTORED: all elements of a float32
-    constant were rounded to half and widened again. TYPED: an attribute gives an output another float type.
-    IO_TYPES: an input or output of the model has another float type. INLINED: a function call is replaced by
-    the nodes of the function. FUSED_CONV: a FusedConv is split into its parts. OPSET: an operator is of
-    another version with the same meaning. FOLDED: a constant expression is folded. MERGED: a
-    BatchNormalization is folded into the weights of its producer. MAX_AND_MIN: a Clip is a Max and a Min.
-    RECIPROCAL: a Reciprocal is a division. SQUARE: a value times itself is its power of 2. RANK: a stored
-    factor of a matrix product has additional axes of size 1. RESCALED: a constant, an epsilon, or an
-    additional Mul has a power of two, and all of these cancel. DEFAULT: an input that has a default is a
-    constant. DECLARED: a custom operator reads another float type, which is declared for it, or only that
-    tells that it makes floats.
+    proved on its own. The table in docs/certificate.md says what each permits, by its value.
     """
 
     CLAMPED = "clamped"

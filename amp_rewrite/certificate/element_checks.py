@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,21 +152,34 @@ def _is_clamped(old: Array, new: Array, half: Half, fill: float) -> Array:
 
 
 OTHER_FILLS = (FLOAT16.largest, 1e4)
-"""What masks become in float16 by onnxruntime's and onnxconverter-common's converters; ours is `Half.fill`. A
-tensor has one: two of them would order what the original has equal.
-"""
+"""What masks become in float16 by onnxruntime's and onnxconverter-common's converters; ours is `fill`."""
 
 
-def filled(fill: float) -> Check:
-    """Return the check for float32 elements that were rounded to float16, and clamped to a fill of others: no
-    other element may be larger.
+class Clamps(NamedTuple):
+    """The size of what numbers beyond the range of half became, and their signs."""
+
+    fill: float
+    signs: Set[int]
+
+
+def find_clamps(parts: Iterable[tuple[Array, Array]]) -> Clamps | None:
+    """Return how numbers were clamped; None if to several numbers, or beside larger ones of their sign: that
+    would change their order.
     """
-
-    def run(old: Array, new: Array, uses: Counter[Licence]) -> int | None:
-        larger = (np.abs(old) > fill) & ~_clamp_mask(old, FLOAT16)
-        return _first(larger) if larger.any() else rounded(FLOAT16, old, new, uses, fill)
-
-    return run
+    fills, signs, highest = set[float](), set[int](), {1: 0.0, -1: 0.0}
+    for old, new in parts:
+        sizes = np.abs(new.astype(np.float32))
+        half = BFLOAT16 if new.dtype == BFLOAT16.numpy else FLOAT16
+        clamped = np.isfinite(old) & np.isfinite(sizes) & (np.abs(old) > half.largest)
+        if new.dtype == np.float32:
+            clamped &= np.isin(sizes, (FLOAT16.fill, BFLOAT16.fill))
+        fills.update(sizes[clamped].tolist())
+        signs.update(np.sign(old[clamped]).astype(int).tolist())
+        others = old[np.isfinite(old) & ~clamped]
+        highest = {sign: max(most, (sign * others).max(initial=0)) for sign, most in highest.items()}
+    fill = min(fills)
+    is_largest = all(highest[sign] <= fill for sign in signs)
+    return Clamps(fill, signs) if len(fills) == 1 and is_largest else None
 
 
 def rounded(

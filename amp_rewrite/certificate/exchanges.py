@@ -8,16 +8,15 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from onnx import AttributeProto, TensorProto, helper
+from onnx import AttributeProto, helper
 
-from amp_rewrite.certificate import rescaling, tensors
+from amp_rewrite.certificate import rescaling
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import HALVES, Array, exponent_between
 from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import differing_attribute, means_same
 from amp_rewrite.certificate.numbered import MISSING, Node, attribute_content, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Pair, Proof
-from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
 from amp_rewrite.operators import catalogue
@@ -106,9 +105,8 @@ _MISSING_BOUNDS = {"min": -_LARGEST, "max": _LARGEST}
 
 
 def _refuse_nan(proof: Proof, right: int) -> None:
-    bound = proof.rewritten.stored.get(right)
-    is_known = isinstance(bound, TensorProto)
-    if not is_known or np.isnan(tensors.whole(bound, proof.rewritten.folder).astype(np.float32)).any():
+    bound = proof.rewritten.array(right)
+    if bound is None or np.isnan(bound.astype(np.float32)).any():
         raise DifferentError("a bound may be NaN, which a Clip ignores, and a Max or a Min returns")
 
 
@@ -235,15 +233,14 @@ def _channelwise(addend: Array, weight: Array, channels: int) -> Array:
 
 
 def _check_weights(proof: Proof, right: int, exact: Array, size: Array | None = None) -> None:
-    tensor = proof.rewritten.stored.get(right)
-    if not isinstance(tensor, TensorProto) or right == MISSING:
+    weights = proof.rewritten.array(right)
+    if weights is None:
         raise DifferentError("the weights of the product are not stored")
-    if tensor.data_type in HALVES:
-        proof.to_half(tensor.data_type, None)
-    weights = tensors.whole(tensor, proof.rewritten.folder)
+    if (element := int(helper.np_dtype_to_tensor_dtype(weights.dtype))) in HALVES:
+        proof.to_half(element, None)
     exponent = (exponent_between(exact, weights) if exact.shape == weights.shape else 0) or 0
     exact, size = (np.ldexp(each, -exponent) for each in (exact, np.abs(exact) if size is None else size))
-    problem = outside_interval(exact, Held(tensor, proof.rewritten.folder), size)
+    problem = outside_interval(exact, weights, size)
     if problem:
         raise DifferentError(f"the weights that a BatchNormalization went into: {problem}")
     rescaling.record(proof.changes.tensors, right, exponent)
@@ -279,12 +276,13 @@ def _vector(proof: Proof, left: int, channels: int) -> Array:
 def _constant(proof: Proof, left: int) -> Array | None:
     """Return a float32 constant of the original, or one that it computes of constants; None for others."""
     if left == MISSING or proof.original.makers[left] is None:
-        return proof.array(left)
-    try:
-        array = Folded(proof).value(left)
-    except DifferentError:
-        return None
-    return array if array.dtype == np.float32 else None
+        array = proof.original.array(left)
+    else:
+        try:
+            array = Folded(proof).value(left)
+        except DifferentError:
+            return None
+    return array if array is not None and array.dtype == np.float32 else None
 
 
 def _weight(proof: Proof, product: Node) -> tuple[Array, tuple[int, int, int, int]]:
@@ -316,16 +314,14 @@ SLACK = 2.0**-22
 """The relative error that float32 may have: two roundings."""
 
 
-def outside_interval(exact: Array, rewritten: Held, size: Array) -> str:
+def outside_interval(exact: Array, values: Array, size: Array) -> str:
     """Return the fault of constants; empty where each lies in the interval of SLACK times `size`, the
     magnitude of the terms of a sum, around the exact number, with both ends rounded alike.
     """
-    tensor = rewritten.tensor
-    if tensors.dims(tensor) != exact.shape:
-        return f"the shape {list(exact.shape)} is {list(tensors.dims(tensor))}"
-    if tensor.data_type not in _INTERVAL_FLOATS:
+    if values.shape != exact.shape:
+        return f"the shape {list(exact.shape)} is {list(values.shape)}"
+    if values.dtype not in (np.float32, FLOAT16.numpy, BFLOAT16.numpy):
         return "they are no floats"
-    values = tensors.whole(tensor, rewritten.folder)
     around = SLACK * np.abs(size)
     wrong = _outside(exact, around, values)
     if not wrong.any() or any(not _outside(exact, around, halves).any() for halves in _as_halves(values)):
@@ -348,9 +344,6 @@ def _as_halves(values: Array) -> Iterator[Array]:
             halves = values.astype(half.numpy)
         if np.array_equal(halves.astype(np.float32), values, equal_nan=True):
             yield halves
-
-
-_INTERVAL_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 _RULES: Mapping[tuple[str, str], Rule] = {

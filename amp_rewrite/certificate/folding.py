@@ -29,7 +29,7 @@ from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import BIT_CAST, find_signature
 from amp_rewrite.operators.catalogue import find
 from amp_rewrite.operators.record import Role, Trait
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 
 MOST = 1 << 28
 """The most bytes of constants that a computation may read."""
@@ -100,10 +100,8 @@ class Folded:
         original = self._proof.original
         if original.kinds[division.first] in _FRACTIONS:
             return False
-        divisor = original.stored.get(division.inputs[1])
-        if not isinstance(divisor, TensorProto) or 4 * prod(tensors.dims(divisor)) > MOST:
-            return True
-        return bool(np.isin(tensors.whole(divisor, original.folder), (0, -1)).any())
+        divisor = original.array(division.inputs[1], MOST // 4)
+        return divisor is None or bool(np.isin(divisor, (0, -1)).any())
 
     def prove(self) -> None:
         """Recompute all added values and compare them; raises DifferentError.
@@ -200,10 +198,9 @@ def refuse_costly(model: ModelProto) -> None:
 
     Its inputs are constants without their data.
     """
-    inferred = worker.infer(worker_process.infer_graph, model.SerializeToString())
-    graph = GraphProto.FromString(inferred or b"")
+    graph = worker.infer(model) or GraphProto()
     computed = {info.name: _elements(info) for info in (*graph.input, *graph.value_info, *graph.output)}
-    if not inferred or any(name not in computed for node in graph.node for name in node.output if name):
+    if any(name not in computed for node in model.graph.node for name in node.output if name):
         raise DifferentError(_UNKNOWN_SIZES)
     sizes = {tensor.name: prod(tensor.dims) for tensor in graph.initializer} | computed
     products = (node.input for node in graph.node if node.op_type == "Einsum" and len(node.input) > _TWO)

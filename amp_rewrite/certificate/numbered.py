@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from onnx import (
 )
 
 from amp_rewrite.certificate import tensors
+from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import (
     FLOAT,
@@ -176,6 +178,13 @@ class Numbered:
         self.makers.extend([None] * count)
         self.kinds.extend([None] * count)
         self.names.extend(names)
+
+    def array(self, number: int, most: float = inf) -> Array | None:
+        """Return a stored tensor of numbers; None for any other value, and for one of more elements."""
+        tensor = self.stored.get(number)
+        if not isinstance(tensor, TensorProto) or tensor.data_type == TensorProto.STRING:
+            return None
+        return tensors.whole(tensor, self.folder) if prod(tensors.dims(tensor)) <= most else None
 
     def read(self, node: Node) -> list[int]:
         """Return the operands of a node, including results of the Casts that `inputs` looks through."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -206,6 +207,9 @@ class _Numbering:
         """Inline a call: its outputs are those of the function's body."""
         proto, _, reads, first, count = row
         model = self._made
+        if count > len(function.output) or len(reads) > len(function.input):
+            problem = f"calls '{function.name}' with more inputs or outputs than it has"
+            raise ModelError(problem, remedy=EXPORT_AGAIN)
         arguments = bound_attributes(proto, scope)
         inner = Scope({}, self._root, imports(function.opset_import), None, scope.repeated)
         inner.is_custom = scope.is_custom
@@ -297,7 +301,10 @@ class Order:
             return rows
         producers = {number: i for i, row in enumerate(rows) for number in range(row[3], row[3] + row[4])}
         needs = [{producers[n] for n in self._numbers(row, names) if n in producers} for row in rows]
-        return [rows[i] for i in _sort(dict(enumerate(needs)), "has nodes with cyclic dependencies")]
+        try:
+            return [rows[i] for i in TopologicalSorter(dict(enumerate(needs))).static_order()]
+        except CycleError as error:
+            raise ModelError("has nodes with cyclic dependencies", remedy=EXPORT_AGAIN) from error
 
     def refuse_hidden(self, graphs: Sequence[Any]) -> None:
         """Raise ModelError if a body defines a name that another body of the same node reads from outside:
@@ -352,14 +359,6 @@ def _own(graph: Any) -> set[str]:
     return own | {name for node in graph.node for name in node.output}
 
 
-def _sort(needs: Mapping[Any, Iterable[Any]], problem: str) -> list[Any]:
-    """Return what others need, before these; ModelError with this problem for a cycle."""
-    try:
-        return [*TopologicalSorter(needs).static_order()]
-    except CycleError as error:
-        raise ModelError(problem, remedy=EXPORT_AGAIN) from error
-
-
 # ---- functions, and their numbers of nodes once inlined
 
 
@@ -370,11 +369,6 @@ Functions = Mapping[Key, FunctionProto]
 def canonical_domain(domain: str) -> str:
     """Return the canonical name of a domain: that of ONNX has two."""
     return "" if domain == "ai.onnx" else domain
-
-
-def called_key(proto: Any) -> Key:
-    """Return the key of the function that a node calls, if it is a call."""
-    return canonical_domain(proto.domain), proto.op_type, proto.overload
 
 
 def functions_of(model: ModelProto) -> Functions:
@@ -389,50 +383,35 @@ def functions_of(model: ModelProto) -> Functions:
     return functions
 
 
-def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Yield nodes, including those in their bodies."""
-    waiting = [*nodes]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for attribute in node.attribute:
-            for graph in graphs_of(attribute):
-                waiting.extend(graph.node)
-
-
 def inlined_size(model: ModelProto, functions: Functions) -> int:
-    """Return the number of nodes of a model once all calls are inlined; ModelError for recursion."""
-    sizes: dict[Key, int] = {}
-    callee_counts = {name: _counts(function.node, functions) for name, function in functions.items()}
-    calls_of = {name: calls.keys() for name, (_, calls) in callee_counts.items()}
-    for name in _sort(calls_of, "has a function that calls itself"):
-        size, calls = callee_counts[name]
-        sizes[name] = size + sum(sizes[each] * count for each, count in calls.items())
-    own, calls = _counts(model.graph.node, functions)
-    for _, counts in ((own, calls), *callee_counts.values()):
-        _refuse_operators(counts)
-    return own + sum(sizes[name] * count for name, count in calls.items())
-
-
-def _refuse_operators(keys: Iterable[Key]) -> None:
-    """Raise ModelError for a call of a function named like an operator: onnxruntime and onnx's reference take
-    the operator, and another runtime may take the function.
+    """Return the number of nodes of a model once all calls are inlined; ModelError for recursion, and for a
+    call of a function named like an operator: onnxruntime and onnx's reference take the operator, and another
+    runtime may take the function.
     """
-    for domain, name, _ in keys:
-        if is_operator(domain, name):
-            title = f"{domain}.{name}" if domain else name
+    calling = list[Key]()
+
+    @functools.cache
+    def size_of(name: Key) -> int:
+        if name in calling:
+            raise ModelError("has a function that calls itself", remedy=EXPORT_AGAIN)
+        if is_operator(*name[:2]):
+            title = ".".join(filter(None, name[:2]))
             raise ModelError(f"has a function named like the operator {title}", remedy="rename the function")
+        calling.append(name)
+        size = total(functions[name].node)
+        calling.pop()
+        return size
+
+    def total(nodes: Iterable[Any]) -> int:
+        names = ((canonical_domain(each.domain), each.op_type, each.overload) for each in _all_nodes(nodes))
+        return sum(1 + (size_of(name) if name in functions else 0) for name in names)
+
+    return total(model.graph.node)
 
 
-_Counts = tuple[int, Mapping[Key, int]]
-
-
-def _counts(nodes: Iterable[Any], functions: Functions) -> _Counts:
-    """Return the number of nodes, and of the calls of each function among them."""
-    own, calls = 0, dict[Key, int]()
-    for node in all_nodes(nodes):
-        own += 1
-        name = called_key(node)
-        if name in functions:
-            calls[name] = calls.get(name, 0) + 1
-    return own, calls
+def _all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield nodes, and those of their bodies."""
+    for node in nodes:
+        yield node
+        for graph in _bodies_of([node]):
+            yield from _all_nodes(graph.node)

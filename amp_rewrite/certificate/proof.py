@@ -9,9 +9,9 @@ from collections.abc import Mapping, Set
 import numpy as np
 from onnx import TensorProto
 
-from amp_rewrite.certificate import rescaling, stored_tensors, tensors
+from amp_rewrite.certificate import rescaling, stored_tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
-from amp_rewrite.certificate.element_checks import Array
+from amp_rewrite.certificate.element_checks import Array, Clamps
 from amp_rewrite.certificate.exact_types import ExactTypes
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered
 from amp_rewrite.certificate.shapes import Ranks
@@ -35,6 +35,7 @@ class Proof:
         self.uses: Counter[Licence] = Counter()
         self.changes = rescaling.Changes()
         self._half: int | None = None
+        self._fill: float | None = None
         self.types, self.types_after = ExactTypes(original), ExactTypes(rewritten)
         self.ranks, self.ranks_after = Ranks(original), Ranks(rewritten, believed=False)
         self._masks, self._lifts = Masks(original), Lifts(rewritten, self.types_after)
@@ -77,12 +78,20 @@ class Proof:
             raise DifferentError(f"it is stored as 2^{-comparison.exponent} of the original", place)
         if comparison.half is not None:
             self.to_half(comparison.half, at)
-        if uses[Licence.CLAMPED] and not (left and self._masks.is_mask(left)):
-            raise DifferentError("it is clamped, and more than a mask of a softmax", place)
+        if comparison.clamps is not None:
+            self._count_clamps(comparison.clamps, left, place)
         self._count_lifts(comparison, right, place)
         if at is not None:
             rescaling.record(self.changes.tensors, right, comparison.exponent, place)
         self.uses.update(uses)
+
+    def _count_clamps(self, clamps: Clamps, left: int, place: tuple[int, int, str] | None) -> None:
+        """Raise DifferentError for clamped numbers that are no mask, or of another fill than others."""
+        if not (left and self._masks.is_mask(left, clamps.signs)):
+            raise DifferentError("it is clamped, and more than a mask of a softmax", place)
+        if self._fill not in (None, clamps.fill):
+            raise DifferentError("masks are clamped to two numbers", place)
+        self._fill = clamps.fill
 
     def _count_lifts(
         self, comparison: TensorComparison, right: int, place: tuple[int, int, str] | None
@@ -131,13 +140,6 @@ class Proof:
         comparison = stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder))
         self.count(comparison, (MISSING, number))
 
-    def array(self, number: int) -> Array | None:
-        """Return a float32 constant of the original; None if the value is not one."""
-        tensor = self.original.stored.get(number)
-        if not isinstance(tensor, TensorProto) or tensor.data_type != TensorProto.FLOAT:
-            return None
-        return tensors.whole(tensor, self.original.folder)
-
 
 # ---- lifted numbers
 
@@ -178,11 +180,8 @@ class Lifts:
         return ends
 
     def _is_large(self, number: int) -> bool:
-        tensor = self._model.stored.get(number)
-        if not isinstance(tensor, TensorProto):
-            return False
-        parts = tensors.blocks(tensors.elements(tensor, self._model.folder))
-        return any(bool((np.abs(part) >= FLOAT16.least_normal).any()) for part in parts)
+        array = self._model.array(number)
+        return array is not None and bool((np.abs(array) >= FLOAT16.least_normal).any())
 
 
 # ---- masks
@@ -204,49 +203,82 @@ class Masks:
         self._model = model
         self._whole = set[int]()
 
-    def is_mask(self, number: int) -> bool:
-        """Return whether a value ends in softmaxes, and nowhere else; linear for all values together."""
-        return number in self._masks
+    def is_mask(self, number: int, signs: Set[int]) -> bool:
+        """Return whether numbers of these signs in a value end in softmaxes, and nowhere else, never as
+        positive numbers, which others may cancel, and never much smaller; linear for all values together.
+        """
+        factors = self._factors.get(number, {})
+        return bool(factors) and all(
+            sign * each <= 0 and least >= 1 / LARGEST_MASK_SCALE
+            for each, least in factors.items()
+            for sign in signs
+        )
 
     @functools.cached_property
-    def _masks(self) -> Set[int]:
+    def _factors(self) -> Mapping[int, Mapping[int, float]]:
+        """The least factor of the masks before softmaxes, by its sign: 0 is that of a product with integers,
+        as the mask says.
+        """
         self._find_whole()
-        masks, others, roots = set[int](), self._model.leaving(), self._model.roots
+        masks: dict[int, dict[int, float]] = {}
+        others, roots = self._model.leaving(), self._model.roots
         for node in reversed(self._model.nodes):
             if roots[node.first] != node.first:
                 continue  # a Cast that is looked through
             record, goes_elsewhere = find(*node.operator), not others.isdisjoint(node.numbers)
+            ends = [row for number in node.numbers for row in masks.get(number, {}).items()]
             for port, value in enumerate(node.inputs):
                 if record.roles.get(port) is Role.SCORES and node.count <= ATTENTION_RESULTS:
-                    masks.add(value)
-                elif not record.traits & Trait.MEASURES:
-                    if goes_elsewhere or node.operator[0] or not self._carries(node, port):
-                        others.add(value)
-                    elif not masks.isdisjoint(node.numbers):
-                        masks.add(value)
-        return masks - others
+                    factor, behind = (1, 1.0), [(1, 1.0)]
+                elif record.traits & Trait.MEASURES or self._is_largest(node, port):
+                    continue
+                else:
+                    carries = not (goes_elsewhere or node.operator[0])
+                    factor, behind = self._factor(node, port) if carries else None, ends
+                if factor is None:
+                    others.add(value)
+                    continue
+                for sign, least in behind:
+                    row = masks.setdefault(value, {})
+                    row[sign * factor[0]] = min(row.get(sign * factor[0], np.inf), least * factor[1])
+        return {number: row for number, row in masks.items() if number not in others}
 
-    def _carries(self, node: Node, port: int) -> bool:
+    def _factor(self, node: Node, port: int) -> tuple[int, float] | None:
+        """Return the sign and the least size of what a node multiplies a mask by; None if it is none behind
+        the node.
+        """
         name, inputs = node.operator[1], node.inputs
-        if name == "Mul":
-            return self._is_scale(inputs[1 - port]) or self._is_whole(inputs[1 - port])
-        if name == "Div":
-            return port == 0 and self._is_scale(inputs[1])
-        return port in find("", name).masks
+        if name in ("Mul", "Div") and (name, port) != ("Div", 1):
+            scales = self._scales(inputs[1 - port])
+            if scales is not None:
+                return scales[0], scales[1] if name == "Mul" else 1 / scales[2]
+            return (0, 1.0) if name == "Mul" and self._is_whole(inputs[1 - port]) else None
+        flips = name == "Neg" or (name == "Sub" and port == 1)
+        return (-1 if flips else 1, 1.0) if port in find("", name).masks else None
 
-    def _is_scale(self, number: int) -> bool:
-        """Return whether a value is a constant near 1 in magnitude."""
-        array = self._array(number)
-        if array is None:
-            return False
-        sizes = np.abs(array.astype(np.float32))
-        return bool(((sizes >= 1 / LARGEST_MASK_SCALE) & (sizes <= LARGEST_MASK_SCALE)).all())
+    def _is_largest(self, node: Node, port: int) -> bool:
+        """Return whether an input is the maximum of another, which a softmax subtracts."""
+        maker = self._model.makers[node.inputs[port]]
+        is_maximum = maker is not None and maker.operator == ("", "ReduceMax")
+        return node.operator == ("", "Sub") and port == 1 and is_maximum and maker.inputs[0] == node.inputs[0]
+
+    def _scales(self, number: int) -> tuple[int, float, float] | None:
+        """Return the sign, the least and the largest size of a constant near 1 in magnitude; None for any
+        other value.
+        """
+        array = self._model.array(number, _MOST_ELEMENTS)
+        if array is None or not array.size:
+            return None
+        signs, sizes = np.sign(array.astype(np.float32)), np.abs(array.astype(np.float32))
+        least, largest = float(sizes.min()), float(sizes.max())
+        is_near = least >= 1 / LARGEST_MASK_SCALE and largest <= LARGEST_MASK_SCALE
+        return (int(signs.flat[0]), least, largest) if is_near and (signs == signs.flat[0]).all() else None
 
     def _is_whole(self, number: int) -> bool:
         """Return whether the elements of a value are integers by its type, or by its producers."""
         if number in self._whole or self._model.kinds[number] in _INTEGERS:
             return True
-        array = self._array(number) if self._model.makers[number] is None else None
+        array = self._model.array(number, _MOST_ELEMENTS) if self._model.makers[number] is None else None
         return array is not None and np.array_equal(array, np.rint(array.astype(np.float32)))
 
     def _find_whole(self) -> None:
@@ -256,12 +288,3 @@ class Masks:
             read = (value for port, value in enumerate(node.inputs) if port in ports)
             if not node.operator[0] and ports and all(map(self._is_whole, read)):
                 self._whole.update(node.numbers)
-
-    def _array(self, number: int) -> np.ndarray | None:
-        """Return a constant of at most a million elements; None for any other value."""
-        tensor = self._model.stored.get(number)
-        if not isinstance(tensor, TensorProto) or tensor.data_type == TensorProto.STRING:
-            return None
-        if np.prod(tensor.dims, dtype=float) > _MOST_ELEMENTS:
-            return None
-        return tensors.whole(tensor, self._model.folder)

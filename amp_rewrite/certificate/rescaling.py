@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import frexp, inf, prod
+from math import frexp, inf
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, helper
 
 from amp_rewrite.certificate import tensors
 from amp_rewrite.certificate.certificate import DifferentError
-from amp_rewrite.certificate.element_checks import TINY
+from amp_rewrite.certificate.element_checks import TINY, Array
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, attributes_of
-from amp_rewrite.certificate.value_kinds import FLOAT, FLOATS
+from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.operators import catalogue, scaling
 from amp_rewrite.operators.catalogue import KEEPING_ZERO, LARGEST_EXPONENT, LARGEST_ZERO
 
@@ -89,9 +89,9 @@ def _factor_and_power(model: Numbered, node: Node | None) -> tuple[int, int]:
     if node is None or node.operator != _PRODUCT or node.version < _AS_NUMPY:
         return MISSING, 0
     for port, number in enumerate(node.inputs if node.count == 1 and len(node.inputs) == 2 else ()):
-        tensor = model.stored.get(number)
-        if isinstance(tensor, TensorProto) and not tensor.dims and tensor.data_type in FLOATS:
-            fraction, exponent = frexp(float(tensors.whole(tensor, model.folder)))
+        array = model.array(number, 1) if model.kinds[number] == FLOAT else None
+        if array is not None and not array.ndim:
+            fraction, exponent = frexp(float(array))
             if fraction == 0.5:
                 return node.inputs[1 - port], exponent - 1
     return MISSING, 0
@@ -217,10 +217,8 @@ class _Call:
 
     def number(self, port: int) -> float | None:
         """Return the only element of a stored input; None for any other input."""
-        tensor = self.model.stored.get(self.node.inputs[port])
-        if not isinstance(tensor, TensorProto) or prod(tensor.dims) != 1:
-            return None
-        return float(tensors.whole(tensor, self.model.folder).reshape(()))
+        array = self.model.array(self.node.inputs[port], 1)
+        return float(array.reshape(())) if array is not None and array.size else None
 
     def _least(self, number: int) -> float | None:
         model, node = self.model, self.model.makers[number]
@@ -229,15 +227,12 @@ class _Call:
             node = model.makers[number]
         if node is not None:
             fill = attributes_of(node).get("value") if node.operator == ("", "ConstantOfShape") else None
-            filled = fill is None or self._has_any(fill.attribute.t)
+            filled = fill is None or _has_any(tensors.whole(fill.attribute.t, model.folder))
             return -inf if node.operator == ("", "ConstantOfShape") and filled else None
-        tensor = model.stored.get(number)
-        is_zero = isinstance(tensor, TensorProto) and self._has_any(tensor)
-        return -inf if is_zero else self._least_of.get(number)
+        array = model.array(number, LARGEST_ZERO)
+        return -inf if array is not None and _has_any(array) else self._least_of.get(number)
 
-    def _has_any(self, tensor: TensorProto) -> bool:
-        """Return whether numbers are 0 or infinite, or none: the same times any power of two."""
-        if np.prod(tensor.dims, dtype=float) > LARGEST_ZERO:
-            return False
-        array = np.asarray(tensors.whole(tensor, self.model.folder))
-        return not (np.isfinite(array) & (array != 0)).any()
+
+def _has_any(array: Array) -> bool:
+    """Return whether numbers are 0 or infinite, or none: the same times any power of two."""
+    return not (np.isfinite(array) & (array != 0)).any()

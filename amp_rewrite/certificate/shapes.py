@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +23,12 @@ from onnx import (
 from amp_rewrite.certificate.certificate import DifferentError
 from amp_rewrite.certificate.numbered import MISSING, Node, Numbered, graphs_of
 from amp_rewrite.certificate.value_kinds import find_schema
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 
 
 class Ranks:
-    """The ranks of constants and of values: as onnx infers them, else, of values of the main graph, as the
-    model declares them if it is `believed`. Values in functions may share the name of another, and have none.
+    """The ranks of constants and of values: as onnx infers them, else as the model declares them if it is
+    `believed`. Values in functions have none.
     """
 
     def __init__(self, model: Numbered, *, believed: bool = True) -> None:
@@ -38,44 +36,39 @@ class Ranks:
 
     def of(self, number: int) -> int | None:
         """Return the rank of a value; None if it is unknown."""
-        model, node, name = self._model, self._model.makers[number], self._model.names[number]
-        if number in model.stored:
-            return len(model.stored[number].dims)
-        is_main = model.inputs.get(name) == number if node is None else node.scope.outer is None
-        if not is_main:
-            is_in_function = node is None or node.scope.bound is not None
-            return None if is_in_function else self._in_bodies.get(name)
-        rank = self._inferred.get(name)
-        return self._declared.get(name) if rank is None and self._believed else rank
+        if number in self._model.stored:
+            return len(self._model.stored[number].dims)
+        shapes = self._inferred.get(number) or self._declared.get(number, ())
+        ranks = {len(dims) for dims in shapes}
+        return ranks.pop() if len(ranks) == 1 else None
 
     @functools.cached_property
-    def _declared(self) -> dict[str, int]:
-        return _ranks_in(self._model.proto.graph)
+    def _declared(self) -> _Sizes:
+        return _sizes_in(self._model, self._model.proto.graph) if self._believed else {}
 
     @functools.cached_property
-    def _inferred(self) -> dict[str, int]:
-        return _ranks_in(self._graph)
-
-    @functools.cached_property
-    def _graph(self) -> GraphProto:
-        return infer_shapes(self._model.proto) or GraphProto(input=self._model.proto.graph.input)
-
-    @functools.cached_property
-    def _in_bodies(self) -> dict[str, int]:
-        """The inferred ranks of the values of bodies, whose names no other value has."""
-        ranks, names = dict[str, int](), Counter[str]()
-        for graph in _graphs_in(self._graph):
-            ranks |= _ranks_in(graph)
-            names.update(each.name for each in (*graph.input, *graph.initializer))
-            names.update(name for node in graph.node for name in node.output)
-        return {name: rank for name, rank in ranks.items() if names[name] == 1}
+    def _inferred(self) -> _Sizes:
+        graph = infer_shapes(self._model.proto)
+        return _sizes_in(self._model, graph or GraphProto(input=self._model.proto.graph.input))
 
 
-def _ranks_in(graph: GraphProto) -> dict[str, int]:
-    """Return the ranks that a graph declares, by value name."""
-    infos = (*graph.value_info, *graph.input, *graph.output)
-    kinds = ((info.name, info.type.tensor_type) for info in infos)
-    return {name: len(kind.shape.dim) for name, kind in kinds if kind.HasField("shape")}
+def _sizes_in(model: Numbered, declaring: GraphProto) -> _Sizes:
+    """Return the sizes of a model's values outside functions, by number, as its graph or another with the
+    same bodies declares them.
+    """
+    graphs = zip(_graphs_in(model.proto.graph), _graphs_in(declaring), strict=False)
+    declarations = {id(own): each for own, each in graphs}
+    sizes: _Sizes = {}
+    for own, scope in model.scopes:
+        graph = declarations.get(id(own), _EMPTY)
+        for info in (*graph.value_info, *graph.input, *graph.output):
+            number, dims = scope.names.get(info.name), sizes_of(info.type)
+            if number is not None and dims is not None:
+                sizes.setdefault(number, []).append(dims)
+    return sizes
+
+
+_EMPTY = GraphProto()
 
 
 def _graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
@@ -104,15 +97,10 @@ def infer_shapes(model: ModelProto, unknown: Container[str] | None = None) -> Gr
     domains = {node.domain for node in bare.graph.node} - {entry.domain for entry in bare.opset_import}
     bare.opset_import.extend(helper.make_opsetid(domain, 1) for domain in domains if domain)
     bare.ir_version = bare.ir_version or IR_VERSION  # onnx infers nothing without one
-    inferred = _infer(bare)
+    inferred = worker.infer(bare)
     if inferred is not None and _add_ranks(bare.graph, inferred):
-        inferred = _infer(bare) or inferred
+        inferred = worker.infer(bare) or inferred
     return infer_shapes(model) if inferred is None and unknown is not None else inferred
-
-
-def _infer(model: ModelProto) -> GraphProto | None:
-    inferred = worker.infer(worker_process.infer_graph, model.SerializeToString())  # some models crash onnx
-    return GraphProto.FromString(inferred) if inferred else None
 
 
 _LARGEST_RANK = 64
@@ -122,25 +110,25 @@ def _add_ranks(graph: GraphProto, inferred: GraphProto) -> bool:
     """Declare values that onnx infers no rank of and Reshapes or Transposes make, in bodies too: as many
     sizes as these read or permute. Return whether there are any.
     """
-    tensors = {info.name: info.type.tensor_type for info in inferred.value_info}
     is_added = False
-    for node, other in zip(graph.node, inferred.node, strict=False):
-        bodies = (map(graphs_of, each.attribute) for each in (node, other))
-        for before, after in zip(*map(itertools.chain.from_iterable, bodies), strict=False):
-            is_added |= _add_ranks(before, after)
-        output = tensors.get(node.output[0]) if len(node.output) == 1 and not node.domain else None
-        if output is None or output.HasField("shape"):
-            continue
-        rank = 0
-        if node.op_type == "Reshape" and len(node.input) > 1 and node.input[1] in tensors:
-            sizes = tensors[node.input[1]].shape.dim
-            rank = sizes[0].dim_value if len(sizes) == 1 else 0
-        elif node.op_type == "Transpose":
-            rank = sum(len(attribute.ints) for attribute in node.attribute)
-        if 0 < rank < _LARGEST_RANK:
-            shape: list[str | None] = [None] * rank
-            graph.value_info.append(helper.make_tensor_value_info(node.output[0], output.elem_type, shape))
-            is_added = True
+    for before, after in zip(_graphs_in(graph), _graphs_in(inferred), strict=False):
+        tensors = {info.name: info.type.tensor_type for info in after.value_info}
+        for node in before.node:
+            if node.op_type not in ("Reshape", "Transpose") or node.domain or len(node.output) != 1:
+                continue
+            output, rank = tensors.get(node.output[0]), 0
+            if output is None or output.HasField("shape"):
+                continue
+            if node.op_type == "Transpose":
+                rank = sum(len(attribute.ints) for attribute in node.attribute)
+            elif len(node.input) > 1 and node.input[1] in tensors:
+                sizes = tensors[node.input[1]].shape.dim
+                rank = sizes[0].dim_value if len(sizes) == 1 else 0
+            if 0 < rank < _LARGEST_RANK:
+                shape: list[str | None] = [None] * rank
+                info = helper.make_tensor_value_info(node.output[0], output.elem_type, shape)
+                before.value_info.append(info)
+                is_added = True
     return is_added
 
 
@@ -221,8 +209,8 @@ def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Colle
     nor onnx infers from either model, and for a name that stands for two open sizes. Behind operators unknown
     to onnx, and where it fails on both models, what has no other size may be declared.
     """
-    declared_of: dict[int, list[_Dims]] = {}
-    inferred_of: dict[int, list[_Dims]] = {}
+    declared_of: _Sizes = {}
+    inferred_of: _Sizes = {}
     for info, number in declared_shapes(original):
         if (dims := sizes_of(info.type)) is not None:
             declared_of.setdefault(original.roots[number], []).append(dims)
@@ -233,39 +221,65 @@ def refuse_other_shapes(original: Numbered, rewritten: Numbered, declared: Colle
         for info, left, right in declared
         if (dims := sizes_of(info.type)) is not None
     ]
-    if not (doubtful := _doubtful(rows, original)):
+    if not (doubtful := _doubtful(rows, original, rewritten)):
         return
     before = infer_shapes(original.proto, ())
-    inferred = {} if before is None else _sizes_in(before)
-    for number, root in enumerate(original.roots):
-        node = original.makers[number]
-        if root in inferred_of and (node is None or node.scope.bound is None):
-            inferred_of[root].extend(inferred.get(original.names[number], ()))
-    doubtful = _doubtful(doubtful, original)
+    for number, sizes in ({} if before is None else _sizes_in(original, before)).items():
+        inferred_of.get(original.roots[number], []).extend(sizes)
+    doubtful = _doubtful(doubtful, original, rewritten)
     after = infer_shapes(rewritten.proto, {row.name for row in doubtful}) if doubtful else None
-    inferred = {} if after is None else _sizes_in(after)
-    is_whole = not any(map(_is_opaque, rewritten.nodes)) and (before, after) != (None, None)
+    inferred = {} if after is None else _sizes_in(rewritten, after)
+    hidden = _hidden(original), _hidden(rewritten)
+    is_inferred = (before, after) != (None, None)
+    seen = (row for row in rows if row.left not in hidden[0] or rewritten.roots[row.right] not in hidden[1])
+    whole = {row.right for row in seen if is_inferred}
     for row in doubtful:
-        sources = [*row.declared, *row.inferred, *inferred.get(row.name, ())]
+        sources = [*row.declared, *row.inferred, *inferred.get(row.right, ())]
         is_right = _is_possible if row.left == MISSING else _agrees
-        if (sources or is_whole) and not is_right(row.dims, sources):
+        if (sources or row.right in whole) and not is_right(row.dims, sources):
             sizes = ",".join("?" if size is None else str(size) for size in row.dims)
             problem = f"the shape that it declares, [{sizes}], is not known"
             raise DifferentError(problem, (row.left, row.right, ""))
     borders = {size for info in original.proto.graph.input for size in sizes_of(info.type) or ()}
-    _refuse_merged(rows, inferred, borders, is_whole=is_whole)
+    _refuse_merged(rows, inferred, borders, whole)
 
 
-def _doubtful(rows: Iterable[_DeclaredShape], original: Numbered) -> Sequence[_DeclaredShape]:
-    """Return the declarations that no source has, unless an operator unknown to onnx makes the value."""
+def _hidden(model: Numbered) -> Set[int]:
+    """Return the values that operators unknown to onnx make, or that are behind these, and MISSING."""
+    hidden, size = {MISSING}, 0
+    operators = {(node.operator, node.version): node for node in model.nodes}
+    while size < len(hidden) and any(map(_is_opaque, operators.values())):
+        size = len(hidden)
+        for node in model.nodes:
+            reads = {*node.inputs, *(number for body in node.bodies or () for number in body.outputs)}
+            reads |= {model.passed[number] for number in reads if number in model.passed}
+            if _is_opaque(node) or not hidden.isdisjoint(reads - {MISSING}):
+                hidden.update(node.numbers)
+    return hidden
+
+
+def _doubtful(
+    rows: Iterable[_DeclaredShape], original: Numbered, rewritten: Numbered
+) -> Sequence[_DeclaredShape]:
+    """Return the declarations that no source has, unless an operator unknown to onnx makes the value in both
+    models.
+    """
     rows = [row for row in rows if row.dims not in row.declared and row.dims not in row.inferred]
-    return [row for row in rows if row.declared or not _is_opaque(original.makers[row.left])]
+    makers = original.makers, rewritten.makers
+    return [
+        row
+        for row in rows
+        if row.declared or not (_is_opaque(makers[0][row.left]) and _is_opaque(makers[1][row.right]))
+    ]
 
 
 _Size = int | str | None
 """A size, the name of an open one, or None."""
 
 _Dims = Sequence[_Size]
+
+_Sizes = dict[int, list[_Dims]]
+"""The sizes of values by their numbers, as different sources have them."""
 
 
 class _DeclaredShape(NamedTuple):
@@ -283,25 +297,33 @@ class _DeclaredShape(NamedTuple):
 
 def _refuse_merged(
     rows: Iterable[_DeclaredShape],
-    inferred: Mapping[str, Sequence[_Dims]],
+    inferred: _Sizes,
     borders: Container[_Size],
-    *,
-    is_whole: bool,
+    whole: Container[int],
 ) -> None:
     """Raise DifferentError for a name of two open sizes: a runtime may use one buffer for values of the same
     declared shape. The original tells which sizes are the same, by names; the `borders` of the model have the
     same ones in both. So does onnx, by names of its own.
     """
-    places_of: dict[str, list[tuple[set[tuple[_Size, ...]], _DeclaredShape]]] = {}
+    places_of: dict[str, dict[tuple[frozenset[Any], bool], _DeclaredShape]] = {}
+    unique: dict[object, tuple[_DeclaredShape, bool, Sequence[Sequence[_Dims]]]] = {}
     for row in rows:
+        is_whole, by_model = row.right in whole, (row.declared, row.inferred, inferred.get(row.right, ()))
+        shapes = [tuple(map(tuple, each)) for each in by_model]
+        unique.setdefault((tuple(row.dims), is_whole, *shapes), (row, is_whole, by_model))
+    for row, is_whole, by_model in unique.values():
         for axis, size in enumerate(row.dims):
             if isinstance(size, str):
-                by_model = (row.declared, row.inferred, inferred.get(row.name, ()))[: 3 if is_whole else 1]
-                known = {(at, *dims[axis : axis + 1]) for at, each in enumerate(by_model) for dims in each}
-                places_of.setdefault(size, []).append(({each for each in known if each[-1] is not None}, row))
+                known = frozenset(
+                    (at, sizes[axis])
+                    for at, each in enumerate(by_model[: 3 if is_whole else 1])
+                    for sizes in each
+                    if axis < len(sizes) and sizes[axis] is not None
+                )
+                places_of.setdefault(size, {}).setdefault((known, is_whole), row)
     for size, places in places_of.items():
-        meaning: set[tuple[_Size, ...]] = {(at, size) for at in range(3)} if size in borders else set()
-        for known, row in sorted(places, key=lambda place: -len(place[0])):
+        meaning: set[Any] = {(at, size) for at in range(3)} if size in borders else set()
+        for (known, is_whole), row in sorted(places.items(), key=lambda place: -len(place[0][0])):
             if meaning and meaning.isdisjoint(known) and (known or is_whole):
                 problem = f"the name that it declares for a size, '{size}', is that of another"
                 raise DifferentError(problem, (row.left, row.right, ""))
@@ -334,16 +356,6 @@ def _agrees(dims: _Dims, sources: Collection[_Dims]) -> bool:
     )
 
 
-def _sizes_in(graph: GraphProto) -> dict[str, list[_Dims]]:
-    """Return the sizes of the values of a graph and its bodies, by name."""
-    sizes: dict[str, list[_Dims]] = {}
-    for each in _graphs_in(graph):
-        for info in (*each.value_info, *each.input, *each.output):
-            if (dims := sizes_of(info.type)) is not None:
-                sizes.setdefault(info.name, []).append(dims)
-    return sizes
-
-
 def sizes_of(declared: TypeProto) -> _Dims | None:
     """Return the declared sizes, with the names of open ones, None without; for a container, those of its
     element. None without a declared shape.
@@ -355,4 +367,4 @@ def sizes_of(declared: TypeProto) -> _Dims | None:
     if which != "tensor_type" or not declared.tensor_type.HasField("shape"):
         return None
     dims = declared.tensor_type.shape.dim
-    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims]
+    return [dim.dim_value or dim.dim_param or (0 if dim.HasField("dim_value") else None) for dim in dims]

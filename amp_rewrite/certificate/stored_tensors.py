@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,10 +16,11 @@ from onnx import TensorProto
 
 from amp_rewrite.certificate import element_checks, tensors
 from amp_rewrite.certificate.certificate import Licence
-from amp_rewrite.certificate.element_checks import HALVES, Array, Check
+from amp_rewrite.certificate.element_checks import HALVES, Array, Check, Clamps, rounded
 from amp_rewrite.certificate.tensors import Folder
 from amp_rewrite.certificate.value_kinds import FLOAT
 from amp_rewrite.numerics import rounding
+from amp_rewrite.numerics.half import FLOAT16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class TensorComparison:
     half: int | None = None
     exponent: int = 0
     least: int | None = None
+    clamps: Clamps | None = None
 
 
 _NOTHING = TensorComparison()
@@ -62,41 +65,54 @@ def compare(original: Held, rewritten: Held, *, rank: bool = False) -> TensorCom
         return TensorComparison(f"the shape {_format_shape(before)} is {_format_shape(after)}")
     if a.data_type == b.data_type == TensorProto.STRING:
         return TensorComparison("" if tensors.texts(a) == tensors.texts(b) else "the texts differ")
-    check = element_checks.between(a.data_type, b.data_type)
+    types = a.data_type, b.data_type
+    check = element_checks.between(*types)
     if check is None:
         names = [
-            TensorProto.DataType.Name(t) if t in TensorProto.DataType.values() else str(t)
-            for t in (a.data_type, b.data_type)
+            TensorProto.DataType.Name(t) if t in TensorProto.DataType.values() else str(t) for t in types
         ]
         return TensorComparison(f"the element type {names[0].lower()} is {names[1].lower()}")
-    comparison = _of_elements(check, original, rewritten)
-    exponent = _exponent(original, rewritten) if comparison.problem and a.data_type == FLOAT else 0
-    scaled = _of_elements(check, original, rewritten, exponent) if exponent else comparison
-    comparison = comparison if scaled.problem else scaled
-    if comparison.problem and (a.data_type, b.data_type) == (FLOAT, TensorProto.FLOAT16):
-        checks = map(element_checks.filled, element_checks.OTHER_FILLS)
-        fills = (_of_elements(each, original, rewritten) for each in checks)
-        comparison = next((each for each in fills if not each.problem), comparison)
-    if not comparison.problem and b.data_type == TensorProto.FLOAT16 and prod(after) <= _FEW:
-        arrays = (tensors.whole(each.tensor, each.folder) for each in (original, rewritten))
-        comparison.least = element_checks.least_exponent(*arrays)
+    old, new = (tensors.elements(each.tensor, each.folder) for each in (original, rewritten))
+    return _of_arrays(check, old, new, types)
+
+
+def _of_arrays(check: Check, old: Array, new: Array, types: tuple[int, int]) -> TensorComparison:
+    """Compare elements as they are, times a power of two, or clamped."""
+    comparison = _of_elements(check, old, new, types)
+    if comparison.problem and types[0] == FLOAT:
+        others = (each for each in _otherwise(check, old, new, types) if not each.problem)
+        comparison = next(others, comparison)
+    if not comparison.problem and comparison.uses[Licence.CLAMPED]:
+        comparison.clamps = element_checks.find_clamps(_in_blocks(old, new))
+        if comparison.clamps is None:
+            comparison.problem = "it is clamped to several numbers, or beside larger ones"
+    if not comparison.problem and types[1] == TensorProto.FLOAT16 and new.size <= _FEW:
+        comparison.least = element_checks.least_exponent(old, new)
     return comparison
 
 
-def _exponent(original: Held, rewritten: Held) -> int:
-    """Return the exponent of a value by the first block that tells one."""
-    flat = (tensors.elements(each.tensor, each.folder) for each in (original, rewritten))
-    pairs = zip(*map(tensors.blocks, flat), strict=True)
-    exponents = (element_checks.exponent_between(*pair) for pair in pairs)
-    return next((exponent for exponent in exponents if exponent is not None), 0)
+def _otherwise(check: Check, old: Array, new: Array, types: tuple[int, int]) -> Iterator[TensorComparison]:
+    """Yield the comparisons with float32 elements times a power of two, by the first block that tells one, or
+    clamped as others do.
+    """
+    exponents = (element_checks.exponent_between(*pair) for pair in _in_blocks(old, new))
+    if exponent := next((each for each in exponents if each is not None), 0):
+        yield _of_elements(check, old, new, types, exponent)
+    for fill in element_checks.OTHER_FILLS if types[1] == TensorProto.FLOAT16 else ():
+        yield _of_elements(partial(rounded, FLOAT16, fill=fill), old, new, types)
 
 
-def _of_elements(check: Check, original: Held, rewritten: Held, exponent: int = 0) -> TensorComparison:
-    before, after = original.tensor.data_type, rewritten.tensor.data_type
+def _in_blocks(old: Array, new: Array) -> Iterator[tuple[Array, Array]]:
+    return zip(tensors.blocks(old), tensors.blocks(new), strict=True)
+
+
+def _of_elements(
+    check: Check, old: Array, new: Array, types: tuple[int, int], exponent: int = 0
+) -> TensorComparison:
+    before, after = types
     whole = element_checks.check_restored
     if exponent:
         check, whole = (element_checks.rescaled(each, exponent) for each in (check, whole))
-    old, new = (tensors.elements(each.tensor, each.folder) for each in (original, rewritten))
     problem, uses = _check_all(check, old, new)
     if problem and before == after == FLOAT:
         uses = Counter[Licence]()
@@ -191,7 +207,7 @@ def check_parts(check: Check, old: Array, new: Array) -> Iterator[tuple[int | No
 
     def run(start: int) -> tuple[int | None, Counter[Licence]]:
         uses, parts = Counter[Licence](), (flat[start : start + PART] for flat in (old, new))
-        for block, (before, after) in enumerate(zip(*map(tensors.blocks, parts), strict=True)):
+        for block, (before, after) in enumerate(_in_blocks(*parts)):
             place = check(before, after, uses)
             if place is not None:
                 return start + block * tensors.BLOCK + place, uses

@@ -72,6 +72,7 @@ def takes_floats(domain: str, operator: str, version: int, port: int) -> bool:
     return FLOAT in map(_kind_of_text, signature.types.get(text, (text,)))
 
 
+@functools.cache
 def is_operator(domain: str, operator: str) -> bool:
     """Return whether there is an operator of that name, at any version."""
     newest = find_schema(domain, operator, defs.onnx_opset_version())

@@ -11,7 +11,6 @@ from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.records import BenchFlags, Inputs, Limit
 from amp_rewrite.console import Console
-from amp_rewrite.model import writing
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
 from amp_rewrite.reporting import terminal
@@ -42,5 +41,4 @@ def bench(
             samples = list(feeds.feeds(models[0], data))
             measured = latency.measure(subjects, samples, device, runtime.budget)
     terminal.print_bench(Console(), measured)
-    if files.json_ is not None:
-        writing.write_json(measured.to_json(), files.json_)
+    files.report(measured.to_json())

@@ -16,7 +16,6 @@ from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.next_steps import doubts
 from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.console import Console
-from amp_rewrite.model import writing
 from amp_rewrite.reporting import terminal
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import SummaryLine
@@ -47,8 +46,7 @@ def certify(original: Path, rewritten: Path, types: Types, files: ReportFlags) -
     Console().print(in_flags(certificate))
     if certificate.proved:
         terminal.print_lines(Console(), _not_valid(original, rewritten, certificate.nodes))
-    if files.json_ is not None:
-        writing.write_json(certificate.to_json(), files.json_)
+    files.report(certificate.to_json())
     exit_codes.fail_unless(certificate.proved)
 
 

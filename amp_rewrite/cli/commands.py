@@ -26,7 +26,7 @@ from amp_rewrite.cli.exit_codes import (
     sigterm_as_exit,
 )
 from amp_rewrite.process import startup
-from amp_rewrite.text import LONGEST_NAME, nearest
+from amp_rewrite.text import nearest
 
 _DEFAULT = "rewrite"
 _GROUP_FLAGS = ("--help", "-h", "--version")
@@ -39,7 +39,7 @@ class _DefaultGroup(click.Group):
         """Insert the default subcommand where none is named."""
         _refuse_empty(args)
         if args and args[0] not in self.commands and args[0] not in _GROUP_FLAGS:
-            near = nearest(args[0], self.commands) if len(args[0]) <= LONGEST_NAME else None
+            near = nearest(args[0], self.commands)
             if near and not Path(args[0]).exists():
                 raise OneLineError(f"no command or file '{args[0]}'; did you mean {near}?")
             args = [_DEFAULT, *args]

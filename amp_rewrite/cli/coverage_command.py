@@ -8,7 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.cli import exit_codes, many_models
+import click
+
+from amp_rewrite import many
+from amp_rewrite.cli import exit_codes
 from amp_rewrite.cli.fields_as_flags import as_argument, in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.many_models import models_argument
@@ -28,7 +31,6 @@ from amp_rewrite.coverage.faces import (
 )
 from amp_rewrite.errors import AmpRewriteError, OptionError
 from amp_rewrite.files import staging
-from amp_rewrite.model import writing
 from amp_rewrite.reporting.terminal import print_hints
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
@@ -89,15 +91,14 @@ def coverage(
     for a single model. Exit code 1 when a rule is broken, and 2 when one of several models cannot be read;
     the files are still written.
     """
-    entries = many_models.find(model)
+    entries = many.find(model)
     if len(entries) > 1 and (rules.baseline or any(each.format == _BASELINE for each in files.save)):
         raise OptionError("a baseline is for one model", remedy="leave it out, or name one model")
     sized = replace(data, dims={**rules.dims, **data.dims})
     measured = [_measured(each.model, rules, sized, is_single=len(entries) == 1) for each in entries]
     ok = all(one.ok for one in measured)
-    if files.json_ is not None:
-        all_ = [one.to_json() for one in measured]
-        writing.write_json(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok}, files.json_)
+    all_ = [one.to_json() for one in measured]
+    files.report(all_[0] if len(all_) == 1 else {"models": all_, "ok": ok})
     for each in files.save:
         if each.format == _BASELINE and not ok:  # which would pass what is broken from now on
             Console(stderr=True).print(f"{each.path} stays as it is: a rule is broken")
@@ -110,7 +111,9 @@ def coverage(
     broken = (f"amp-rewrite explain {as_argument(Path(one.title))}" for one in measured if _is_explained(one))
     hints = (f"{line}   # what decided each node" for line in islice(broken, 1))
     print_hints(printing.console, hints)
-    exit_codes.end_many(is_complete=all(one.coverage is not None for one in measured), is_ok=ok)
+    if any(one.coverage is None for one in measured):
+        raise click.exceptions.Exit(exit_codes.BAD_INPUT)
+    exit_codes.fail_unless(ok)
 
 
 def _is_explained(one: MeasuredModel) -> bool:

@@ -1,43 +1,64 @@
-"""The flags that decide what becomes half, from the fields of `Options`."""
+"""The flags that decide what becomes half."""
 
 from __future__ import annotations
 
-import enum
+import functools
 import shlex
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import click
 
 from amp_rewrite import pipeline
-from amp_rewrite.cli.flags import PATH, Record, command, written
+from amp_rewrite.cli.flags import PATH, Flag, Need, Record, as_field, command, flag, written
 from amp_rewrite.cli.records import SizeFlags, assignments, holds_ranges, quantity
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
+from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.numerics import half as halves
-from amp_rewrite.numerics.half import Half
-from amp_rewrite.policy import named_policies, operator_lists
-from amp_rewrite.policy.flags import Flag, Need
-from amp_rewrite.policy.named_policies import FLOAT32, Policy
+from amp_rewrite.numerics.half import FLOAT16, Half
+from amp_rewrite.policy import devices, operator_lists, targets
 from amp_rewrite.policy.operator_lists import Kind, OpLists
-from amp_rewrite.policy.option_fields import STORAGE_ONLY
-from amp_rewrite.policy.options import (
-    CASTING,
-    DECLARED,
-    SHIPPED_FOR,
-    Beside,
-    ExternalData,
-    Level,
-    Options,
-    Pins,
-)
+from amp_rewrite.policy.options import CASTING, FLOAT32, KERAS, SHIPPED_FOR, IOTypes, Level, Options, Pins
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.running.inputs.feeds import Data
 
+STORAGE_ONLY = "storage-only"
+"""The level that stands for `Options.storage_only`."""
+
+_NODES = "Node names, or regular expressions that match a whole name."
+_KINDS = {
+    "allow": "it becomes half",
+    "infer": "half between half nodes, unless its inputs come from a denied one",
+    "clear": "it does no arithmetic, and takes the type of its neighbours",
+    "deny": "it stays float32, and so do nodes that depend on its result",
+}
+_LIST = (
+    "Operator lists: a shipped one (default, bfloat16, tensorflow), a YAML file, or an operator to put on a "
+    f"list: infer=OP ({_KINDS['infer']}), clear=OP ({_KINDS['clear']}), allow=OP, deny=OP."
+)
+_LEVEL = (
+    "How much becomes half: what the lists and rules decide (default); only operators on the allow list "
+    "(tensor-cores-only); the default, with the infer list treated as denied (treat-infer-as-deny); "
+    "everything that the types allow, whatever that does to accuracy (unsafe-force-all); or weights alone, "
+    f"each with a Cast to float32, in which all arithmetic stays ({STORAGE_ONLY})."
+)
+_LEVEL_OF_STEP = f"{_LEVEL} With casting, every layer that is not denied."
+_LEVELS = (*(level.value for level in Level), STORAGE_ONLY)
+_FORCED = Level.UNSAFE_FORCE_ALL.value
+_OPSET = (
+    "The opset of the result: every node must mean the same. If not given: raised where that gives more half "
+    "kernels, and with keep not even then."
+)
+_KEEP_OPSET = "keep"
+_STORAGE = (
+    "Store weights in files beside the result: if the model does so, or they exceed 2 GiB (auto); "
+    "always, in one file; never; or in files of at most SIZE, such as 2GB."
+)
 _OBSERVED = "Ranges that --save observed=FILE wrote (.json): what left half's range stays float32."
 _SAMPLES = (
     "Record value ranges by running the float32 model on these samples; what leaves half's range stays "
@@ -47,14 +68,6 @@ _SAMPLES = (
 _KERAS = (
     "The half type; or a precision policy under its Keras name: under a mixed one a final softmax stays "
     "float32, and float32 leaves the whole model in float32."
-)
-_CASTING = "With casting, every layer that is not denied."
-_PLAN = Flag(
-    name="--plan",
-    about="Apply a saved plan; no other decision flag is allowed.",
-    metavar="FILE",
-    kind=PATH,
-    rare=True,
 )
 VERIFY, REPAIR, ENGINE = "verify", "repair", "tensorrt"
 """The values of `--skip` and `--require` for the comparison of the result with the model, for the attempts
@@ -70,211 +83,359 @@ _REQUIRE_NEEDS = (
     Need("--dry-run", "makes no result", word=VERIFY),
     Need("--dry-run", "makes no result", word=ENGINE),
 )
-_FORCED = Level.UNSAFE_FORCE_ALL.value
 _NO_PLAN = Need("--plan", "decides everything")
-_NO_KERAS = (Need(f"--to {FLOAT32}", "leaves everything in float32"),)
-_NEEDS = {
-    "--keep-io": (Need("--io half", unless=("--io state",)),),
-    **dict.fromkeys(("--list", "--allow", "--deny"), _NO_KERAS),
+_NO_KERAS = Need(f"--to {FLOAT32}", "leaves everything in float32")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that `--skip` names: the field of Options that decides it, and what skipping it means."""
+
+    field: str
+    skipping: str
+
+
+_OF_RESULT = {
+    "check": _Step("check", "onnx's checker does not run"),
+    "certify": _Step("certify", "the result is written without the proof of it"),
+    "metadata": _Step("metadata", "the result does not carry the decisions"),
 }
-"""What flags need besides that no plan decides."""
-_IN_PLAN = tuple(name for name, declared in DECLARED.items() if declared.in_plan)
-_STEPS = frozenset(DECLARED[name].step for name in _IN_PLAN) - {""}
+_DECIDING = {
+    "follow": _Step("follow", "float32 before the first and after the last matrix product"),
+    "inline": _Step("keep_functions", "model-local functions stay, in float32"),
+    "fold": _Step("fold", "constants and BatchNormalizations are not folded into weights"),
+    "bounds": _Step("free", "denied operators stay float32 even where bounds prove that they fit"),
+    "rescale": _Step("rescale", "values that leave float16's range stay float32, not times powers of two"),
+    "defaults": _Step("keep_overridable", "inputs that have a default do not become constants"),
+}
+STEPS: Mapping[str, str] = {f"Options.{step.field}": word for word, step in (_OF_RESULT | _DECIDING).items()}
+"""The step of `--skip` that decides each of these fields."""
+
+
+def _decides(written: str, about: str, sets: str, *needs: Need, **settings: Any) -> Any:
+    """Return a flag that decides these fields of the library, each with what follows the flag there."""
+    names = {name: text for name, _, text in (each.partition(" ") for each in sets.split(", "))}
+    return flag(written, about, needs=(_NO_PLAN, *needs), sets=names, **settings)
+
+
+def _skip(own: Mapping[str, str], *of_result: str) -> Any:
+    """Return the flag for the steps of a command itself, those of a result, and those that decide."""
+    steps = {**{word: _OF_RESULT[word] for word in of_result}, **_DECIDING}
+    return flag(
+        "--skip",
+        "Skip steps:",
+        short="Skip steps, such as verify.",
+        words={**own, **{word: step.skipping for word, step in steps.items()}},
+        rare_values=tuple(steps),
+        rare=not own,
+        needs=(
+            Need("--skip verify", "compares nothing", word=REPAIR),
+            *(replace(_NO_PLAN, word=step) for step in sorted(_DECIDING)),
+        ),
+    )
+
+
+def _require(*words: str) -> Any:
+    return flag(
+        "--require",
+        "What the result must be:",
+        short=f"What the result must be: {', '.join(words)}.",
+        words={word: _REQUIREMENTS[word] for word in words},
+        needs=_REQUIRE_NEEDS,
+    )
+
+
+# ---- what the flags decide
 
 
 @dataclass(frozen=True)
-class DecisionFlags(Record, title="What becomes half", argument="asked"):
+class Decisions:
     """The decisions of the flags; `decided` is true if any of them was written.
 
-    `seen` holds the ranges observed earlier, `policy` the precision policy; None without one. `samples` are
-    those to observe, `skipped` the steps of `--skip`, and `required` the words of `--require`, and
-    `level` that of `--level`.
+    `seen` holds the ranges observed earlier; None without any. `samples` are those to observe, `skipped` the
+    steps of `--skip`, and `required` the words of `--require`. `to` and `level` are those of the flags.
     """
-
-    result: ClassVar[tuple[str, ...]] = ()
-    """The fields of Options about the result that the command lets users choose."""
-    steps: ClassVar[Mapping[str, str]] = {}
-    """The steps of the command itself that `--skip` names, and what skipping them means."""
-    requirements: ClassVar[tuple[str, ...]] = ()
-    takes_plan: ClassVar[bool] = True
-    takes_samples: ClassVar[bool] = False
-    is_of_step: ClassVar[bool] = False
 
     options: Options
     replay: plan_files.SavedPlan | None
     decided: bool
-    seen: Observed | None = None
-    policy: Policy | None = None
-    samples: tuple[Path, ...] = ()
-    skipped: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    level: str = Level.DEFAULT.value
-
-    @classmethod
-    def flags(cls) -> Mapping[str, Flag]:
-        """Return the flags of the fields of Options, `--calibrate`, `--skip`, `--require` and `--plan`."""
-        flags = {
-            argument(flag): replace(
-                flag,
-                default=_default(name, flag),
-                needs=(*((_NO_PLAN,) if name in _IN_PLAN else ()), *_NEEDS.get(flag.name, ())),
-            )
-            for name in (*_IN_PLAN, *cls.result)
-            for flag in DECLARED[name].flags
-        }
-        if cls.is_of_step:
-            flags["to"] = replace(flags["to"], about=_KERAS, values=(*halves.BY_NAME, *named_policies.NAMES))
-            level = flags["level"]
-            flags["level"] = replace(
-                level, about=f"{level.about} {_CASTING}", values=(*level.values, CASTING)
-            )
-        about = _SAMPLES if cls.takes_samples else _OBSERVED
-        flags["calibrate"] = Flag(
-            name="--calibrate",
-            about=about,
-            short="Keep what leaves half's range on these in float32.",
-            metavar="PATH",
-            kind=PATH,
-            repeats=True,
-            needs=(_NO_PLAN, Need(f"--level {_FORCED}", "decides all, whatever is observed")),
-        )
-        steps = {DECLARED[name].step: DECLARED[name] for name in (*cls.result, *_IN_PLAN)}
-        meanings = {step: declared.skipping for step, declared in steps.items() if step}
-        flags["skip"] = Flag(
-            name="--skip",
-            about="Skip steps:",
-            short="Skip steps, such as verify.",
-            words={**cls.steps, **meanings},
-            rare_values=tuple(meanings),
-            rare=not cls.steps,
-            needs=(
-                Need("--skip verify", "compares nothing", word=REPAIR),
-                *(replace(_NO_PLAN, word=step) for step in sorted(_STEPS)),
-            ),
-        )
-        if cls.requirements:
-            flags["require"] = Flag(
-                name="--require",
-                about="What the result must be:",
-                short=f"What the result must be: {', '.join(cls.requirements)}.",
-                words={word: _REQUIREMENTS[word] for word in cls.requirements},
-                needs=_REQUIRE_NEEDS,
-            )
-        return {**flags, **({"plan": _PLAN} if cls.takes_plan else {})}
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> DecisionFlags:
-        """Return the decisions; raise OptionError for flags that contradict each other."""
-        skipped: tuple[str, ...] = values["skip"]
-        samples = tuple(path for path in values["calibrate"] if not holds_ranges(path))
-        ranges = tuple(path for path in values["calibrate"] if holds_ranges(path))
-        if samples and not cls.takes_samples:
-            problem = f"--calibrate {samples[0]}: this command runs no samples first"
-            raise OptionError(problem, remedy="give ranges that amp-rewrite MODEL --save observed=FILE wrote")
-        of_result = {argument(flag) for name in cls.result for flag in DECLARED[name].flags}
-        others = of_result | {"skip", "require"} | (set() if ranges else {"calibrate"})
-        deciding = written(click.get_current_context(), (name for name in values if name not in others))
-        is_decided = bool(deciding) or not _STEPS.isdisjoint(skipped)
-        result = _fields(values, cls.result, skipped)
-        more: dict[str, Any] = {
-            "samples": samples,
-            "skipped": skipped,
-            "required": values.get("require", ()),
-            "level": values["level"],
-        }
-        if values.get("plan"):
-            replay = plan_files.load(str(values["plan"]))
-            return cls(replay.over(Options(**result)), replay, decided=True, **more)
-        policy = named_policies.of(values["to"])
-        options = Options(**result, **_fields(values, _IN_PLAN, skipped))
-        options = options if policy is None else policy.options(options)
-        return cls(options, None, is_decided, seen=_observed(ranges), policy=policy, **more)
+    seen: Observed | None
+    samples: tuple[Path, ...]
+    skipped: tuple[str, ...]
+    required: tuple[str, ...]
+    to: str
+    level: str
 
     def analyze(self, model: Path, progress: Progress | None = None) -> Analysis:
-        """Analyze a model under these flags; raise as `pipeline.analyze`."""
+        """Analyze a model under these decisions; raise as `pipeline.analyze`."""
         return pipeline.analyze(
             model, self.options, replay=self.replay, observed=self.seen, progress=progress
         )
 
 
-def argument(flag: Flag) -> str:
-    """Return the name of a flag's value in Python."""
-    name = flag.name.strip("-").replace("-", "_")
-    return f"{name}_" if name == "list" else name
+@dataclass(frozen=True)
+class DecisionFlags(Record, title="What becomes half", argument="asked"):
+    """The flags of a command that decides; the command gets `Decisions`."""
+
+    lacks: ClassVar[frozenset[str]] = frozenset(("external_data", "require"))
+    """The flags below that the command does not have."""
+    takes_samples: ClassVar[bool] = False
+
+    to: str = _decides(
+        "--to", "The half type.", "Options.half", values=tuple(halves.BY_NAME), default=FLOAT16.name
+    )
+    target: str = _decides(
+        "--target",
+        "The runtime that will run the model.",
+        "Options.target",
+        short="The runtime, such as tensorrt; else onnxruntime.",
+        values=tuple(targets.BY_NAME),
+        default=targets.ONNXRUNTIME_CUDA.name,
+    )
+    list_: tuple[str, ...] = _decides(
+        "--list NAME|FILE|KIND=OP...",
+        _LIST,
+        "Options.lists, OpLists.override(infer) infer=, OpLists.override(clear) clear=",
+        _NO_KERAS,
+        rare=True,
+    )
+    allow: tuple[str, ...] = _decides(
+        "--allow OP...",
+        f"Put an operator on the allow list: {_KINDS['allow']}.",
+        "OpLists.override(allow)",
+        _NO_KERAS,
+        short="This operator becomes half.",
+    )
+    deny: tuple[str, ...] = _decides(
+        "--deny OP...",
+        f"Put an operator on the deny list: {_KINDS['deny']}.",
+        "OpLists.override(deny)",
+        _NO_KERAS,
+        short="This operator stays float32.",
+    )
+    keep_full: tuple[str, ...] = _decides(
+        "--keep-full REGEX...", f"Keep these nodes in float32. {_NODES}", "Pins.keep_full"
+    )
+    force_half: tuple[str, ...] = _decides(
+        "--force-half REGEX...", f"Put these nodes in half. {_NODES}", "Pins.force_half"
+    )
+    only: tuple[str, ...] = _decides(
+        "--only REGEX...",
+        f"Put in half only these nodes and those between them. {_NODES}",
+        "Pins.only",
+        rare=True,
+    )
+    level: str = _decides(
+        "--level",
+        _LEVEL,
+        f"Options.level, Options.storage_only {STORAGE_ONLY}",
+        values=_LEVELS,
+        rare_values=(Level.TREAT_INFER_AS_DENY.value,),
+        default=Level.DEFAULT.value,
+        rare=True,
+    )
+    io: str = _decides(
+        "--io",
+        "The type of the model's float32 inputs and outputs.",
+        "Options.io",
+        short="The type of float32 inputs and outputs.",
+        values=tuple(io.value for io in IOTypes),
+        default=IOTypes.KEEP.value,
+    )
+    keep_io: tuple[str, ...] = _decides(
+        "--keep-io REGEX...",
+        "With --io: these (names, or RE2) stay float32.",
+        "Options.keep_io",
+        Need("--io half", unless=("--io state",)),
+        short="With --io: these stay float32.",
+    )
+    opset: str | None = _decides(
+        "--opset N|keep", _OPSET, "Options.opset, Options.keep_opset keep", rare=True
+    )
+    device: str = _decides(
+        "--device NAME,HALF/SINGLE,TB/S",
+        "The device for which times are predicted; others by TFLOPS in two types, and TB/s.",
+        "Options.device",
+        kind=str,
+        values=tuple(devices.BY_NAME),
+        default=devices.H200.name,
+        rare=True,
+    )
+    gate: bool = _decides(
+        "--gate",
+        "Leave the model unchanged if half is predicted to be no faster.",
+        "Options.gate",
+        rare=True,
+    )
+    op_type: tuple[str, ...] = _decides(
+        "--op-type DOMAIN:OP=TYPES...",
+        "Types that the kernels of a custom operator take: autoware:Op=float16, or half,IN1:float32.",
+        "Options.op_types",
+        rare=True,
+    )
+    range: tuple[str, ...] = _decides(
+        "--range NAME=LO:HI...",
+        "The range of an input; the ranges of all other values are derived from it.",
+        "Options.ranges",
+        rare=True,
+    )
+    external_data: str = flag(
+        "--external-data auto|always|never|SIZE",
+        _STORAGE,
+        rare=True,
+        default=Beside.AUTO.value,
+        sets={"Options.external_data": ""},
+    )
+    calibrate: tuple[Path, ...] = flag(
+        "--calibrate PATH...",
+        _OBSERVED,
+        PATH,
+        short="Keep what leaves half's range on these in float32.",
+        needs=(
+            _NO_PLAN,
+            Need(f"--level {_FORCED}", "decides all, whatever is observed"),
+        ),
+    )
+    skip: tuple[str, ...] = _skip({})
+    require: tuple[str, ...] = _require("half")
+    plan: Path | None = flag(
+        "--plan FILE", "Apply a saved plan; no other decision flag is allowed.", PATH, rare=True
+    )
+
+    @classmethod
+    def flags(cls) -> Mapping[str, Flag]:
+        """Return the flags that the command has, those of a subclass where the others are."""
+        flags = super().flags()
+        return {each.name: flags[each.name] for each in fields(cls) if each.name not in cls.lacks}
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Any:
+        """Return the decisions; raises OptionError for flags that contradict each other."""
+        return cls(**values)._decisions()
+
+    def _decisions(self) -> Decisions:
+        samples = tuple(path for path in self.calibrate if not holds_ranges(path))
+        ranges = tuple(path for path in self.calibrate if holds_ranges(path))
+        if samples and not self.takes_samples:
+            problem = f"--calibrate {samples[0]}: this command runs no samples first"
+            raise OptionError(problem, remedy="give ranges that amp-rewrite MODEL --save observed=FILE wrote")
+        others = {"external_data", "skip", "require"} | (set() if ranges else {"calibrate"})
+        names = (name for name in self.flags() if name not in others)
+        is_decided = bool(written(click.get_current_context(), names))
+        replay = plan_files.load(str(self.plan)) if self.plan else None
+        defaults = Options()
+        of_result: dict[str, Any] = {
+            step.field: getattr(defaults, step.field) is not (word in self.skip)
+            for word, step in (_OF_RESULT if replay else _OF_RESULT | _DECIDING).items()
+        }
+        of_result |= {"external_data": external_data(self.external_data)}
+        return Decisions(
+            options=replay.over(Options(**of_result)) if replay else self._options(**of_result),
+            replay=replay,
+            decided=is_decided or not _DECIDING.keys().isdisjoint(self.skip),
+            seen=_observed(ranges),
+            samples=samples,
+            skipped=self.skip,
+            required=self.require,
+            to=self.to,
+            level=self.level,
+        )
+
+    def _options(self, **others: Any) -> Options:
+        return Options(
+            half=self._half,
+            target=self.target,
+            lists=self._lists(),
+            pins=Pins(self.keep_full, self.force_half, self.only),
+            level=Level.DEFAULT if self.level in (STORAGE_ONLY, CASTING) else self.level,
+            storage_only=self.level == STORAGE_ONLY,
+            io=self.io,
+            keep_io=self.keep_io,
+            opset=self._opset(),
+            keep_opset=self.opset == _KEEP_OPSET,
+            device=self.device,
+            gate=self.gate,
+            op_types=op_types(self.op_type),
+            ranges=assignments("--range", self.range, "NAME=LO:HI", _ends, "ranges", "pixels=0:255"),
+            **others,
+        )
+
+    @property
+    def _half(self) -> Half:
+        return KERAS.get(self.to, halves.BY_NAME.get(self.to)) or FLOAT16
+
+    def _opset(self) -> int | None:
+        if self.opset in (None, _KEEP_OPSET):
+            return None
+        if not self.opset.isdecimal():
+            raise OptionError(
+                f"--opset {self.opset} is not a number", remedy="write --opset 17, or --opset keep"
+            )
+        return int(self.opset)
+
+    def _lists(self) -> OpLists:
+        """Return the list with the moved operators; raise OptionError for two: one would win silently."""
+        moves, names = [f"{op}=allow" for op in self.allow] + [f"{op}=deny" for op in self.deny], list[str]()
+        for text in self.list_:
+            kind, _, operator = text.partition("=")
+            if kind in _KINDS and operator:
+                moves.append(f"{operator}={kind}")
+            else:
+                names.append(text)
+        if len(names) > 1:
+            remedy = "name one, which may extend another: extends: tensorflow"
+            raise OptionError(f"--list names two: {names[0]} and {names[1]}", remedy=remedy)
+        lists = operator_lists.load(names[0] if names else SHIPPED_FOR[self._half.name])
+        kinds = assignments("--list", moves, "KIND=OP", lambda _, kind: Kind(kind), "kinds", "infer=Softmax")
+        for kind in Kind:
+            lists = lists.override(kind, [operator for operator, of in kinds.items() if of is kind])
+        return lists
 
 
-def _default(field: str, flag: Flag) -> Any:
-    """Return the default of a choice: that of the field, as a word."""
-    if not flag.values:
-        return flag.default
-    default = getattr(Options(), field)
-    return default.value if isinstance(default, enum.Enum) else default.name
+def _other(name: str, **settings: Any) -> Any:
+    """Return a field of DecisionFlags whose flag has other settings."""
+    return as_field(DecisionFlags.flags()[name].other(**settings))
 
 
-def _fields(flags: Mapping[str, Any], names: Iterable[str], skipped: Container[str]) -> dict[str, Any]:
-    """Return the values of these fields of Options that the flags decide."""
-    defaults, fields = Options(), dict[str, Any]()
-    for name in names:
-        declared = DECLARED[name]
-        if declared.step:
-            fields[name] = getattr(defaults, name) is not (declared.step in skipped)
-        elif read := _READ.get(name):
-            fields[name] = read(flags)
-        elif declared.flags:
-            fields[name] = flags[argument(declared.flags[0])]
-    return fields
+@dataclass(frozen=True)
+class RewriteDecisions(DecisionFlags):
+    """The flags of a rewrite."""
+
+    lacks = frozenset()
+    takes_samples = True
+
+    calibrate: tuple[Path, ...] = _other("calibrate", about=_SAMPLES)
+    skip: tuple[str, ...] = _skip(
+        {
+            VERIFY: "the result is not compared with the model",
+            REPAIR: "a failed comparison is not followed by a second attempt",
+        },
+        *_OF_RESULT,
+    )
+    require: tuple[str, ...] = _require("half", VERIFY, ENGINE)
 
 
-def _half(flags: Mapping[str, Any]) -> Half:
-    policy = named_policies.of(flags["to"])
-    return policy.compute or halves.FLOAT16 if policy else halves.named(flags["to"])
+@dataclass(frozen=True)
+class TuneDecisions(DecisionFlags):
+    """The flags before a search, to which no level leaves nothing."""
+
+    lacks = frozenset(("plan",))
+
+    level: str = _other("level", values=tuple(each for each in _LEVELS if each != _FORCED))
 
 
-def _lists(flags: Mapping[str, Any]) -> OpLists:
-    """Return the list with the moved operators; raise OptionError for two: one would win silently."""
-    list_names = [text for text in flags["list_"] if _move(text) is None]
-    if len(list_names) > 1:
-        remedy = "name one, which may extend another: extends: tensorflow"
-        raise OptionError(f"--list names two: {list_names[0]} and {list_names[1]}", remedy=remedy)
-    operator_list = operator_lists.load(list_names[0] if list_names else SHIPPED_FOR[_half(flags).name])
-    moves = _moves(flags)
-    for kind in Kind:
-        operators = [operator for operator, (of_operator, _) in moves.items() if of_operator is kind]
-        operator_list = operator_list.override(kind, operators)
-    return operator_list
+@dataclass(frozen=True)
+class TrainDecisions(DecisionFlags):
+    """The flags of a train step."""
 
+    lacks = frozenset(("plan",))
 
-def _moves(flags: Mapping[str, Any]) -> dict[str, tuple[Kind, str]]:
-    """Return the kind of each operator that a flag moves, and the flag; OptionError for two kinds."""
-    moves: dict[str, tuple[Kind, str]] = {}
-    inline = [(*move, f"--list {move[0].value}") for text in flags["list_"] if (move := _move(text))]
-    short = [(kind, each, f"--{kind.value}") for kind in _SHORT for each in flags[kind.value]]
-    for kind, operator, flag in (*inline, *short):
-        other_kind, other_flag = moves.setdefault(operator, (kind, flag))
-        if other_kind is not kind:
-            problem = f"{operator} is in both {other_flag} and {flag}"
-            raise OptionError(problem, remedy="an operator can be on one list only")
-    return moves
-
-
-def _move(text: str) -> tuple[Kind, str] | None:
-    """Return the kind and the operator of a text such as infer=Softmax; None for any other."""
-    kind, _, operator = text.partition("=")
-    return (_KINDS[kind], operator) if kind in _KINDS and operator else None
-
-
-_KINDS = {kind.value: kind for kind in Kind if kind is not Kind.FIXED}
-_SHORT = (Kind.ALLOW, Kind.DENY)
-"""The kinds with a flag of their own."""
-
-
-def _opset(flags: Mapping[str, Any]) -> int | None:
-    text = flags["opset"]
-    if text in (None, "keep"):
-        return None
-    if not text.isdecimal():
-        raise OptionError(f"--opset {text} is not a number", remedy="write --opset 17, or --opset keep")
-    return int(text)
+    to: str = _other("to", about=_KERAS, values=(*halves.BY_NAME, *KERAS))
+    level: str = _other("level", about=_LEVEL_OF_STEP, values=(*_LEVELS, CASTING))
+    skip: tuple[str, ...] = _skip(
+        {VERIFY: "three steps of the result are not compared with three of the model"}, "certify"
+    )
+    require: tuple[str, ...] = _require(VERIFY)
 
 
 def _ends(_: str, text: str) -> tuple[float, float]:
@@ -304,30 +465,11 @@ def external_data(text: str) -> ExternalData:
 
 _UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
-_READ: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "half": _half,
-    "lists": _lists,
-    "pins": lambda flags: Pins(**{argument(pin): flags[argument(pin)] for pin in DECLARED["pins"].flags}),
-    "level": lambda flags: Level.DEFAULT if flags["level"] in (STORAGE_ONLY, CASTING) else flags["level"],
-    "storage_only": lambda flags: flags["level"] == STORAGE_ONLY,
-    "ranges": lambda flags: assignments(
-        "--range", flags["range"], "NAME=LO:HI", _ends, "ranges", "pixels=0:255"
-    ),
-    "op_types": lambda flags: op_types(flags["op_type"]),
-    "opset": _opset,
-    "keep_opset": lambda flags: flags["opset"] == "keep",
-    "external_data": lambda flags: external_data(flags["external_data"]),
-}
-"""The readers of fields that no single flag has as they are."""
 
-
-def _observed(paths: Iterable[Path]) -> Observed | None:
+def _observed(paths: Sequence[Path]) -> Observed | None:
     """Merge the observed ranges of all files; None without a file."""
-    merged_ranges: Observed | None = None
-    for path in paths:
-        ranges = Observed.load(path)
-        merged_ranges = ranges if merged_ranges is None else merged_ranges.merge(ranges)
-    return merged_ranges
+    ranges = map(Observed.load, paths)
+    return functools.reduce(Observed.merge, ranges) if paths else None
 
 
 def options_of(flags: str) -> Options:
@@ -342,39 +484,7 @@ def options_of(flags: str) -> Options:
     """
 
     @command(SizeFlags, DecisionFlags)
-    def read(data: Data, asked: DecisionFlags) -> Options:
+    def read(data: Data, asked: Decisions) -> Options:
         return replace(asked.options, dims=data.dims)
 
     return read.main(shlex.split(flags), standalone_mode=False)
-
-
-class RewriteDecisions(DecisionFlags):
-    """The decisions of a rewrite."""
-
-    result = ("check", "certify", "metadata", "external_data")
-    steps: ClassVar[Mapping[str, str]] = {
-        VERIFY: "the result is not compared with the model",
-        REPAIR: "a failed comparison is not followed by a second attempt",
-    }
-    requirements = ("half", VERIFY, ENGINE)
-    takes_samples = True
-
-
-class TuneDecisions(DecisionFlags):
-    """The decisions before a search."""
-
-    result = ("external_data",)
-    requirements = ("half",)
-    takes_plan = False
-
-
-class TrainDecisions(DecisionFlags):
-    """The decisions on a train step."""
-
-    result = ("external_data", "certify")
-    steps: ClassVar[Mapping[str, str]] = {
-        VERIFY: "three steps of the result are not compared with three of the model"
-    }
-    requirements = (VERIFY,)
-    takes_plan = False
-    is_of_step = True

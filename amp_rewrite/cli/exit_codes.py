@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import threading
@@ -23,7 +22,6 @@ from collections.abc import Generator
 from typing import Any
 
 import click
-from click.exceptions import NoSuchOption
 
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.errors import TRACEBACK, AmpRewriteError
@@ -40,13 +38,6 @@ def fail_unless(is_ok: bool) -> None:
     """End the command with FAILED unless its checks passed."""
     if not is_ok:
         raise click.exceptions.Exit(FAILED)
-
-
-def end_many(*, is_complete: bool, is_ok: bool) -> None:
-    """End a command on many models with BAD_INPUT unless all have a result, or FAILED unless all are good."""
-    if not is_complete:
-        raise click.exceptions.Exit(BAD_INPUT)
-    fail_unless(is_ok)
 
 
 def end_rewrite(*, valid: bool, verdict_ok: bool | None, required: bool = False) -> None:
@@ -126,30 +117,8 @@ def sigterm_as_exit() -> Generator[None]:
 
 
 def usage_line(error: click.UsageError) -> str:
-    """Return the error as one line that ends in a remedy: the likely flag, or the help to read."""
-    if not isinstance(error, NoSuchOption):
-        return f"{_plain(error.format_message())}; {_see_help(error.ctx)}"
-    command = error.ctx.command.name if error.ctx is not None else None
-    of_command = "" if command in (None, "rewrite", "main") else f" of {command}"
-    remedy = f"did you mean {error.possibilities[0]}?" if error.possibilities else _see_help(error.ctx)
-    return f"there is no flag {error.option_name}{of_command}; {remedy}"
-
-
-def _plain(message: str) -> str:
-    """Restyle a click message as one of ours: flag first, lower case, no full stop."""
-    text = " ".join(message.split()).removesuffix(".")
-    text = re.sub(r"is not in the range x>(=?)(\S+)$", _below, text)
-    text = re.sub(r"^Invalid value for (?:'-\w' / )?'([^']+)': ", r"\1 ", text)
-    return text if text.startswith("-") else text[:1].lower() + text[1:]
-
-
-def _below(bound: re.Match[str]) -> str:
-    return f"is not {bound[2]} or more" if bound[1] else f"is not above {bound[2]}"
-
-
-def _see_help(context: click.Context | None) -> str:
-    if context is None or isinstance(context.command, click.Group):
-        return "see amp-rewrite --help"
-    in_full = (param for param in context.command.get_params(context) if "--help-all" in param.opts)
-    is_long = any(isinstance(param, click.Option) and not param.hidden for param in in_full)
-    return f"see amp-rewrite {context.command.name} {'--help-all' if is_long else '--help'}"
+    """Return the error of click as one line, with the likely flag, or the help to read."""
+    text = " ".join(error.format_message().split())
+    command = None if error.ctx is None else error.ctx.command
+    of = "" if command is None or isinstance(command, click.Group) else f" {command.name}"
+    return text if text.endswith("?") else f"{text.removesuffix('.')}; see amp-rewrite{of} --help"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.decisions import DecisionFlags
+from amp_rewrite.cli.decisions import DecisionFlags, Decisions
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag, given_flags
 from amp_rewrite.cli.html_page import PageMaker
@@ -20,10 +19,10 @@ from amp_rewrite.cli.output_files import PageFile, WritingCommand
 from amp_rewrite.cli.records import SizeFlags
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.errors import OptionError
-from amp_rewrite.explaining import cases, sentences
+from amp_rewrite.explaining import cases, rules, sentences
 from amp_rewrite.explaining.sentences import chain, first_step
 from amp_rewrite.explaining.suggestions import NodeRemedy
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading
 from amp_rewrite.model.traversal import every_node
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.reporting import explanations, page, summary, terminal
@@ -34,7 +33,7 @@ from amp_rewrite.rewriting import plan_files, records, result_checks
 from amp_rewrite.rewriting.report import SummaryLine
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
-from amp_rewrite.text import LONGEST_NAME
+from amp_rewrite.text import nearest
 
 Answer = dict[str, Any]
 """An answer as plain data."""
@@ -176,13 +175,10 @@ def _no_node(explanation: Explanation, name: str) -> OptionError:
     decided = explanation.decisions.all
     candidates = [each for decision in decided for each in (decision.node, *decision.outputs) if each]
     candidates += [each for site in explanation.decisions.cast_sites for each in site.names]
-    of_operator = [decision.node for decision in decided if decision.operator == name and decision.node]
-    near = [*dict.fromkeys(of_operator)][:3] or difflib.get_close_matches(
-        name[:LONGEST_NAME], dict.fromkeys(candidates), n=3
-    )
+    of_operator = (each.node for each in decided if each.operator == name and each.node)
+    near = next(of_operator, None) or nearest(name, dict.fromkeys(candidates))
     offer = "leave NODE out to see what keeps nodes in float32, or say --show all"
-    remedy = f"did you mean {' or '.join(near)}?" if near else offer
-    return OptionError(f"no node is called '{name}'", remedy=remedy)
+    return OptionError(f"no node is called '{name}'", remedy=f"did you mean {near}?" if near else offer)
 
 
 def _without_units(explanation: Explanation) -> Iterator[str | None]:
@@ -206,11 +202,27 @@ class ExplainFlags(Record, title="What to print", argument="printing"):
     show: tuple[str, ...] = flag("--show", "Show more:", words=_SHOWN)
 
 
+def _print_rule(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Print a rule in place of all else."""
+    if name is not None:
+        for line in in_flags(rules.describe(name)).splitlines():
+            Console().whole(line)
+        context.exit()
+
+
 @command(ExplainFlags, PageFile, DecisionFlags, SizeFlags, kind=WritingCommand)
 @click.argument("model", type=PATH)
 @click.argument("node", required=False)
+@click.option(
+    "--rule",
+    metavar="NAME",
+    is_eager=True,
+    expose_value=False,
+    callback=_print_rule,
+    help="Explain a rule, such as absorption, and exit.",
+)
 def explain(
-    model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: DecisionFlags, data: Data
+    model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: Decisions, data: Data
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
@@ -233,16 +245,15 @@ def explain(
         )
         answer = query(Console(), explanation)
         print_lines(notes, _decided_now(model, asked, explanation))
-    if files.json_ is not None:
-        writing.write_json({"model": str(model), "from": explanation.source.value, **answer}, files.json_)
+    files.report({"model": str(model), "from": explanation.source.value, **answer})
 
 
-def _sized(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+def _sized(model: Path, decisions: Decisions, data: Data) -> Decisions:
     """Bind open dimensions to the given sizes."""
     return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
 
 
-def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
+def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
     """Return the flags beside a plan without its model; raise OptionError for any that would decide."""
     if decisions.decided or data.dims or data.paths:
         raise OptionError(
@@ -253,7 +264,7 @@ def _alone(model: Path, decisions: DecisionFlags, data: Data) -> DecisionFlags:
     return decisions
 
 
-def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
+def _explanation(model: Path, decisions: Decisions) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if plan_files.is_plan(model):
         return explanations.of_plan(model)
@@ -262,7 +273,7 @@ def _explanation(model: Path, decisions: DecisionFlags) -> Explanation:
     return explanations.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
 
 
-def _decided_now(model: Path, decisions: DecisionFlags, explanation: Explanation) -> Iterator[SummaryLine]:
+def _decided_now(model: Path, decisions: Decisions, explanation: Explanation) -> Iterator[SummaryLine]:
     """Yield a note if the file carries no decisions, so that they come from a new analysis."""
     if explanation.source is DecisionSource.ANALYSIS:
         flags = "these flags" if decisions.decided else "the defaults"

@@ -21,6 +21,9 @@ _OTHERS = {
     "loss": "--loss",
     "output": "-o",
     "Data.paths": "--data FILE.npz",
+    "DynamicLossScale.initial_scale": "--loss-scale initial=",
+    "DynamicLossScale.increment_period": "--loss-scale period=",
+    "DynamicLossScale.multiplier": "--loss-scale multiplier=",
     "skip_nonfinite": "--loss-scale skip-nonfinite",
     "training.insert_loss_scale": "`amp-rewrite train ORIGINAL --to float32 --loss-scale ...`",
 }
@@ -30,27 +33,19 @@ _OTHERS = {
 def flags() -> Mapping[str, str]:
     """Return the flag for each field or argument of the library, from the records of the commands."""
     from amp_rewrite.cli import decisions, output_files, records  # noqa: PLC0415 - the list of commands imports no library
-    from amp_rewrite.policy.options import DECLARED  # noqa: PLC0415 - as above
 
-    texts = dict(_OTHERS)
+    texts = {**_OTHERS, **{field: f"--skip {step}" for field, step in decisions.STEPS.items()}}
     for record in (
         *(output_files.RewriteFiles, output_files.CoverageFiles, records.Inputs, records.ComparisonFlags),
         decisions.RewriteDecisions,
     ):
         for argument, flag in record.flags().items():
-            texts.setdefault(argument, flag.name)
-            texts |= {name: f"{flag.name} {what}".strip() for name, what in flag.sets.items()}
-    for name, declared in DECLARED.items():
-        if declared.step:
-            texts[f"Options.{name}"] = f"--skip {declared.step}"
-        if name == "pins":
-            texts |= {f"Pins.{decisions.argument(flag)}": flag.name for flag in declared.flags}
-        elif declared.flags:
-            texts[f"Options.{name}"] = declared.flags[0].name
+            texts.setdefault(argument, flag.flag)
+            texts |= {name: f"{flag.flag} {what}".strip() for name, what in flag.sets.items()}
     return texts
 
 
-_IN_BACKTICKS = re.compile(r"`([^`]+)`|^(Options\.\w+(?:\[\"[^\"]*\"\])?)(?=: )")
+_IN_BACKTICKS = re.compile(r"`([^`]+)`|^((?:Options|Data|DynamicLossScale)\.\w+(?:\[\"[^\"]*\"\])?)(?=: )")
 
 
 def in_flags(message: object) -> str:

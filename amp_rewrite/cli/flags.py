@@ -17,10 +17,118 @@ import click
 from click.core import ParameterSource
 
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.flags import Flag, Need
 from amp_rewrite.text import understood
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Need:
+    """What a flag, or only this `word` of it, needs: that another `flag` is given, or, where that `does`
+    something, that it is not, unless one of `unless` is given. Else it is refused, as it has no effect.
+    """
+
+    flag: str
+    does: str = ""
+    unless: tuple[str, ...] = ()
+    word: str = ""
+
+
+class Flag(click.Option):
+    """A flag as an option of click, for an `argument` of the command, in a `group` of its help.
+
+    It is `written` as in `--gate`, `--opset N`, or `--data PATH...`, which repeats. It takes one of some
+    `values`, words that have meanings, a text like its metavar, or nothing. `about` is its help: `--help`
+    prints the first sentence, or `short`, and `--help-all` everything. A `rare` flag is listed by
+    `--help-all` alone, and `rare_values` are hidden. `kind` is the type of click that parses it. `sets` has
+    the fields and arguments that messages of the library name, each with what follows the flag there.
+    """
+
+    def __init__(
+        self,
+        written: str,
+        about: str,
+        kind: Any = None,
+        *,
+        short: str = "",
+        values: tuple[str, ...] = (),
+        words: Mapping[str, str] | None = None,
+        rare_values: tuple[str, ...] = (),
+        rare: bool = False,
+        default: Any = None,
+        needs: tuple[Need, ...] = (),
+        sets: Mapping[str, str] | None = None,
+        argument: str = "",
+        group: str = "",
+    ) -> None:
+        self.settings = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
+        self.flag, _, metavar = written.partition(" ")
+        self.short, self.rare, self.values = short or about, rare, values
+        self.words, self.needs, self.sets, self.group = words or {}, needs, sets or {}, group
+        self.text = metavar.removesuffix("...")
+        meanings = "; ".join(f"{word}: {meaning}" for word, meaning in self.words.items())
+        is_multiple = metavar.endswith("...") or bool(self.words)
+        parts = (about, f"{meanings}." if meanings else "", "May be repeated." if is_multiple else "")
+        shown = [value for value in (*values, *self.words) if value not in rare_values]
+        choices = "|".join(filter(None, (*shown, self.text)))
+        settings: dict[str, Any] = {"is_flag": True}
+        if values or self.words or metavar:
+            settings = {
+                "multiple": is_multiple,
+                "metavar": f"[{choices}]" if shown else self.text or "WORD",
+                "show_default": default not in (None, ()),
+                "default": () if is_multiple else default,
+                "callback": _words if self.words else None,
+                "type": WordChoice(values, case_sensitive=False) if values and kind is None else kind,
+            }
+        names = [self.flag, *filter(None, [argument]), *_SHORT_NAMES.get(self.flag, ())]
+        super().__init__(names, help=" ".join(filter(None, parts)), **settings)
+
+    @property
+    def empty(self) -> Any:
+        """The value of a flag that is not given."""
+        return () if self.multiple else False if self.is_flag else self.settings["default"]
+
+    def other(self, **settings: Any) -> Flag:
+        """Return the flag with some other settings."""
+        return Flag(**{**self.settings, **settings})
+
+    @property
+    def brief(self) -> tuple[str, str] | None:
+        """The row of `--help`: on one line, with the first sentence; None for a rare flag."""
+        if self.rare:
+            return None
+        names = ", ".join(sorted(self.opts, key=len))
+        metavar = "" if self.is_flag else str(self.metavar or "")
+        if len(metavar) > _WIDEST:
+            metavar = self.text or ("WORD" if self.words else "NAME")
+        about = re.split(r"(?<=[.])\s", self.short)[0]
+        if about.endswith(":"):
+            about = f"{about} {', '.join(self.words)}." if metavar == "WORD" else f"{about[:-1]}."
+        return f"{names} {metavar}".strip(), about
+
+
+_SHORT_NAMES = {"--output": ("-o",), "--quiet": ("-q",), "--verbose": ("-v",)}
+_WIDEST = 20
+"""The characters of a list of values that `--help` shows on one line."""
+
+
+def _words(_: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words in these texts, joined by commas or repeated; raise OptionError for an unknown one."""
+    assert isinstance(param, Flag), "it is a callback of these"
+    values = tuple(dict.fromkeys(word.strip().lower() for text in texts for word in text.split(",")))
+    if unknown := next((word for word in values if word not in param.words), None):
+        remedy = f"it can be {', '.join(param.words)}"
+        raise OptionError(f"{param.flag} {unknown} is not a choice", remedy=remedy)
+    return values
+
+
+class WordChoice(click.Choice[str]):
+    """One of several words; other names that the same thing has are understood."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word that is meant."""
+        return super().convert(understood(str(value).lower(), self.choices), param, ctx)
 
 
 class Record:
@@ -51,19 +159,14 @@ class Record:
 _FLAG = "flag"
 
 
-def flag(name: str, about: str, kind: Any = None, **settings: Any) -> Any:
-    """Return a field of a record that a flag sets, as in `--data PATH...`, with the settings of `Flag`."""
-    return as_field(Flag.of(name, about, kind=kind, **settings))
+def flag(written: str, about: str, kind: Any = None, **settings: Any) -> Any:
+    """Return a field of a record that a flag sets, with the settings of `Flag`."""
+    return as_field(Flag(written, about, kind, **settings))
 
 
 def as_field(flag: Flag) -> Any:
     """Return the field of a record that a flag sets."""
-    return dataclasses.field(default=empty(flag), metadata={_FLAG: flag})
-
-
-def empty(flag: Flag) -> Any:
-    """Return the value of a flag that is not given."""
-    return () if flag.is_multiple else False if flag.is_switch else flag.default
+    return dataclasses.field(default=flag.empty, metadata={_FLAG: flag})
 
 
 # ---- types of values
@@ -71,7 +174,7 @@ def empty(flag: Flag) -> Any:
 
 class _ReadPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for a text that cannot be one."""
+        """Return the path; raise OptionError for a text that cannot be one, on which click fails."""
         if "\0" in str(value):
             raise OptionError(f"{value} is not a path: it has a null character", remedy="check the path")
         return super().convert(value, param, ctx)
@@ -89,24 +192,24 @@ class WrittenFile(click.Path):
         self._takes_folder = takes_folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; raise OptionError for a folder, an empty text, or `-` where it is not for JSON."""
+        """Return the path; raise OptionError for a folder, or `-` where it is not for JSON."""
         if str(value) == str(STANDARD_OUTPUT) and param is not None and param.name == "json_":
             return STANDARD_OUTPUT
         is_folder = str(value).endswith("/")
         if self._takes_folder and ctx is not None and (is_folder or os.path.isdir(value)):  # noqa: PTH112
             ctx.meta[FOLDER] = True
             return super().convert(value, param, ctx)
-        problem = _NOT_A_FILE.get(str(value)) or ("is a folder's name" if is_folder else "")
+        problem = _NO_STREAM if str(value) == "-" else "is a folder's name" if is_folder else ""
         if problem:
             by = max(param.opts, key=len) if param is not None else "the output"
-            raise OptionError(f"{by} {value}".strip() + f" {problem}", remedy="name a file")
+            raise OptionError(f"{by} {value} {problem}", remedy="name a file")
         return super().convert(value, param, ctx)
 
 
 FOLDER = "amp_rewrite.folder"
 """The key of a context whose output is a folder."""
 STANDARD_OUTPUT = Path("-")
-_NOT_A_FILE = {"": "is empty", "-": "is not a file: only --json writes to standard output"}
+_NO_STREAM = "is not a file: only --json writes to standard output"
 WRITTEN = WrittenFile()
 """The type of flags that name a file to write."""
 
@@ -146,83 +249,6 @@ def save(formats: Mapping[str, str], sets: Mapping[str, str], needs: tuple[Need,
     )
 
 
-class WordChoice(click.Choice[str]):
-    """One of several words; other names that the same thing has are understood, and figures with commas if
-    `takes_figures`.
-    """
-
-    def __init__(self, choices: Iterable[str], *, takes_figures: bool = False) -> None:
-        super().__init__(list(choices), case_sensitive=False)
-        self._takes_figures = takes_figures
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the word that is meant."""
-        if self._takes_figures and "," in str(value):
-            return value
-        return super().convert(understood(str(value).lower(), self.choices), param, ctx)
-
-
-# ---- a flag as an option of click
-
-
-class FlagOption(click.Option):
-    """An option of click, with the flag that it was made from."""
-
-    def __init__(self, argument: str, flag: Flag, default: Any, group: str) -> None:
-        self.flag, self.group = flag, group
-        words = "; ".join(f"{word}: {meaning}" for word, meaning in flag.words.items())
-        repeated = "May be repeated." if flag.is_multiple else ""
-        about = " ".join(filter(None, (flag.about, f"{words}." if words else "", repeated)))
-        kind = (
-            WordChoice(flag.values, takes_figures=bool(flag.metavar))
-            if flag.values and not flag.kind
-            else None
-        )
-        shown = [value for value in (*flag.values, *flag.words) if value not in flag.rare_values]
-        if flag.values or flag.words:
-            metavar = f"[{'|'.join((*shown, *filter(None, [flag.metavar])))}]"
-        else:
-            metavar = flag.metavar or None
-        names = [flag.name, argument, *_SHORT_NAMES.get(flag.name, ())]
-        settings: dict[str, Any] = {"is_flag": True} if flag.is_switch else {"multiple": flag.is_multiple}
-        if not flag.is_switch:
-            settings |= {"metavar": metavar, "show_default": default not in (None, ()), "default": default}
-        super().__init__(
-            names, type=flag.kind or kind, callback=_words if flag.words else None, help=about, **settings
-        )
-
-    @property
-    def brief(self) -> tuple[str, str] | None:
-        """The row of `--help`: on one line, with the first sentence; None for a rare flag."""
-        if self.flag.rare:
-            return None
-        names = ", ".join(sorted(self.opts, key=len))
-        metavar = "" if self.is_flag else str(self.metavar or "")
-        if len(metavar) > _WIDEST:
-            metavar = self.flag.metavar or ("WORD" if self.flag.words else "NAME")
-        about = re.split(r"(?<=[.])\s", self.flag.short or self.flag.about)[0]
-        if about.endswith(":"):
-            about = f"{about} {', '.join(self.flag.words)}." if metavar == "WORD" else f"{about[:-1]}."
-        return f"{names} {metavar}".strip(), about
-
-
-_SHORT_NAMES = {"--output": ("-o",), "--quiet": ("-q",), "--verbose": ("-v",)}
-_WIDEST = 20
-"""The characters of a list of values that `--help` shows on one line."""
-
-
-def _words(_: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words in these texts, joined by commas or repeated; raise OptionError for an unknown one."""
-    assert isinstance(param, FlagOption), "it is a callback of these"
-    words, meanings = (word.strip().lower() for text in texts for word in text.split(",")), param.flag.words
-    values = tuple(dict.fromkeys(words))
-    if unknown := next((word for word in values if word not in meanings), None):
-        raise OptionError(
-            f"{param.flag.name} {unknown} is not a choice", remedy=f"it can be {', '.join(meanings)}"
-        )
-    return values
-
-
 # ---- commands
 
 
@@ -249,7 +275,7 @@ class Command(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, with `--help-all`, which is listed where `--help` does not list all."""
         parameters = super().get_params(ctx)
-        has_rare = any(isinstance(each, FlagOption) and each.flag.rare for each in parameters)
+        has_rare = any(isinstance(each, Flag) and each.rare for each in parameters)
         return [*parameters, _help_all(is_hidden=not has_rare)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -257,7 +283,7 @@ class Command(click.Command):
         lists_all = bool(ctx.meta.get(ALL))
         groups: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
-            if isinstance(each, FlagOption):
+            if isinstance(each, Flag):
                 row = each.get_help_record(ctx) if lists_all else each.brief
             else:
                 row = each.get_help_record(ctx) if isinstance(each, click.Option) else None
@@ -282,7 +308,7 @@ def command(*records: type[Record], kind: type[Command] = Command) -> Callable[[
         made = click.command(cls=kind, context_settings={"max_content_width": 100})(function)
         made.records = records
         made.params += [
-            FlagOption(name, each, empty(each), record.title)
+            each.other(argument=name, group=record.title)
             for record in records
             for name, each in record.flags().items()
         ]
@@ -329,7 +355,7 @@ def given_flags(*, without: Iterable[str] = ()) -> str:
     context = click.get_current_context(silent=True)
     if context is None:
         return ""
-    options = (each.name for each in context.command.params if isinstance(each, FlagOption))
+    options = (each.name for each in context.command.params if isinstance(each, Flag))
     flags = written(context, (name for name in options if name and name not in without))
     return " ".join(_as_given(flag, context.params.get(name)) for name, flag in flags.items())
 
@@ -360,12 +386,12 @@ def refuse_ineffective(context: click.Context) -> None:
     flags: dict[str, Flag] = {}
     explicit: set[str] = set()
     for each in context.command.params:
-        if isinstance(each, FlagOption) and written(context, [str(each.name)]):
+        if isinstance(each, Flag) and written(context, [str(each.name)]):
             value = context.params[str(each.name)]
             words = value if isinstance(value, tuple) else (value,)
-            flags[each.flag.name] = each.flag
+            flags[each.flag] = each
             texts = (word.format if isinstance(word, Saved) else str(word) for word in ("", *words))
-            explicit |= {f"{each.flag.name} {text}".strip() for text in texts}
+            explicit |= {f"{each.flag} {text}".strip() for text in texts}
     refused: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for name, flag in flags.items():
         for need in flag.needs:

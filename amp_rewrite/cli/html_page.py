@@ -46,8 +46,7 @@ class PageMaker:
         self.record(analysis)
         report = analysis.report()
         report = replace(report, warnings=tuple(map(in_flags, report.warnings)))
-        rescaled = analysis.plan.rescaled
-        exponents = sentences.exponents(rescaled.values if rescaled else ())  # observed is what is stored
+        exponents = sentences.exponents(analysis.plan.rescaled)  # observed is what is stored
         evidence = RunEvidence(magnitudes=page.magnitudes(analysis.observed, exponents))
         with tempfile.TemporaryDirectory() as scratch:
             result = _carried_out(model, analysis, Path(scratch))
@@ -71,7 +70,7 @@ def _decided(explanation: Explanation, model: ir.Model) -> Page:
     assert explanation.counted is not None, "only a saved plan has no model"
     return page.decided(
         model,
-        half.named(explanation.half),
+        half.BY_NAME[explanation.half],
         explanation.decisions,
         explanation.causes,
         explanation.counted,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,24 +27,6 @@ OF_ONE = ("html", "save")
 """Flags that name a file of one model."""
 
 
-def find(paths: Iterable[Path], results: Path | None = None) -> list[Found]:
-    """Return the models at these paths: in a folder all .onnx files, recursively, but not in `results`.
-
-    Raises ModelError for a folder, or a pattern, without any.
-    """
-    return list(dict.fromkeys(entry for path in paths for entry in _at(path, results)))
-
-
-def _at(path: Path, results: Path | None) -> Iterator[Found]:
-    if _is_pattern(path):
-        matching = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - may be absolute
-        if not matching:
-            raise ModelError("matches no file", where=path, remedy="check the pattern")
-        yield from (entry for match in matching for entry in _at(match, results))
-    else:
-        yield from many.places(path, results)
-
-
 class ManyModelsCommand(WritingCommand):
     """A command on one model, which runs once for each where several are named, in a process of its own.
 
@@ -64,13 +45,13 @@ class ManyModelsCommand(WritingCommand):
         paths: tuple[Path, ...] = ctx.params["model"]
         if _ends_in_output(ctx, paths):
             paths, ctx.params["output"] = paths[:1], paths[1]
-        is_single = len(paths) == 1 and not _is_pattern(paths[0]) and not many.is_folder(paths[0])
+        is_single = len(paths) == 1 and not many.is_pattern(paths[0]) and not many.is_folder(paths[0])
         if is_single and not ctx.meta.get(FOLDER):
             ctx.params["model"] = paths[0]
             super().invoke(ctx)
             return
         folder = _folder(ctx, paths)
-        models = find(paths, folder)
+        models = many.find(paths, folder)
         _refuse(ctx, models, folder)
         if len(models) == 1 and is_single and folder is not None:
             ctx.params |= {"model": models[0].model, "output": folder / models[0].place}
@@ -137,17 +118,13 @@ def _ends_in_output(ctx: click.Context, paths: Sequence[Path]) -> bool:
 
     A second model is replaced with --force alone.
     """
-    if len(paths) != 2 or ctx.params["output"] or ctx.params["in_place"] or any(map(_is_pattern, paths)):
+    if len(paths) != 2 or ctx.params["output"] or ctx.params["in_place"] or any(map(many.is_pattern, paths)):
         return False
     model, output = paths
     if not os.path.lexists(output):
         return True
     is_writing = output.is_file() and not ctx.params["dry_run"]
     return is_writing and (ctx.params["force"] or output_paths.is_result_of(model, output))
-
-
-def _is_pattern(path: Path) -> bool:
-    return glob.has_magic(str(path)) and "\0" not in str(path) and not path.exists()
 
 
 def _refuse(ctx: click.Context, models: Sequence[Found], folder: Path | None) -> None:

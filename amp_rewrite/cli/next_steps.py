@@ -18,9 +18,8 @@ from amp_rewrite.numerics.half import BY_NAME
 from amp_rewrite.policy.options import Level
 from amp_rewrite.policy.targets import TENSORRT
 from amp_rewrite.preparing.opset_raising import NewerOpset
-from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rewriting.report import Report, Result, SummaryLine
-from amp_rewrite.running import emulation
+from amp_rewrite.running import emulation, verdict_text
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
 from amp_rewrite.tuning.repair import Outcome

@@ -13,15 +13,24 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.flags import STANDARD_OUTPUT, WRITTEN, Command, Record, Saved, WrittenFile, flag, save
+from amp_rewrite.cli.flags import (
+    STANDARD_OUTPUT,
+    WRITTEN,
+    Command,
+    Need,
+    Record,
+    Saved,
+    WrittenFile,
+    flag,
+    save,
+)
 from amp_rewrite.console import write_escaped
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import staging
 from amp_rewrite.files.reading import is_same
-from amp_rewrite.model import external_data, output_paths
+from amp_rewrite.model import external_data, output_paths, writing
 from amp_rewrite.model.output_paths import FileKind
 from amp_rewrite.numerics import half
-from amp_rewrite.policy.flags import Need
 from amp_rewrite.rewriting import restore
 
 # ---- the records of these files
@@ -37,6 +46,11 @@ class ReportFlags(Record, title="Files", argument="files"):
         "Overwrite files that amp-rewrite did not create: models, their weights, and others.",
         short="Overwrite files that amp-rewrite did not create.",
     )
+
+    def report(self, content: Mapping[str, Any]) -> None:
+        """Write the report where one is requested; raises OutputError."""
+        if self.json_ is not None:
+            writing.write_json(content, self.json_)
 
 
 _HTML = "Write an HTML report. It has the graph, why each node has its precision, coverage, and errors."
@@ -220,9 +234,9 @@ def _is_one_place(file: _File, other: _File) -> bool:
 
 
 def _is_data(file: _File, result: _File) -> bool:
-    """Whether a file has the name of one with weights of a result."""
-    is_beside = file.path.parent.resolve() == result.path.parent.resolve()
-    return is_beside and external_data.number_of(file.path.name, result.path) is not None
+    """Whether a file is named like one with weights of a result."""
+    name, is_beside = file.path.name.casefold(), file.path.parent.resolve() == result.path.parent.resolve()
+    return is_beside and name.startswith(f"{result.path.name.casefold()}.") and name.endswith(".data")
 
 
 def _defaults(values: Mapping[str, Any]) -> Iterator[_File]:

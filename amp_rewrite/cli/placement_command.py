@@ -8,15 +8,14 @@ from pathlib import Path
 
 import click
 
-from amp_rewrite.cli.flags import PATH, command, flag
+from amp_rewrite.cli.flags import PATH, Need, command, flag
 from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.records import Inputs, Limit, Runtime
 from amp_rewrite.console import Console, Part, Styled
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading
 from amp_rewrite.placement import placing, tensorrt
 from amp_rewrite.placement.placement import Counts, Placement
-from amp_rewrite.policy.flags import Need
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running import sessions
 from amp_rewrite.running.inputs import feeds
@@ -65,8 +64,7 @@ def placement(
     where = tensorrt.NAME if is_tensorrt else sessions.check_device(runtime.provider)
     with limit.running(), placing.placer(where, libraries, data.dims) as place:
         placements = {str(model): place(model, _feeds(model, data, runtime)) for model in models}
-    if files.json_ is not None:
-        writing.write_json(_json(placements, where), files.json_)
+    files.report(_json(placements, where))
     print_placements(Console(), placements)
     if any(one.refused or one.failed for one in placements.values()):
         raise click.exceptions.Exit(1)

@@ -1,44 +1,13 @@
-"""The stage in progress on standard error: a spinner with its name, a bar for counted steps, the time."""
+"""The stage in progress on standard error: its name, a bar, the share of counted steps, the time."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
 
-from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Display
-from rich.text import Text
-
-from amp_rewrite.explaining.sentences import size
-
-
-class _Bar(BarColumn):
-    """The progress bar of a stage whose steps are counted."""
-
-    def render(self, task: Task) -> RenderableType:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the bar; blank while the number of steps is unknown."""
-        return Text("") if task.total is None else super().render(task)
-
-
-class _Count(MofNCompleteColumn):
-    """The column with the completed and the total steps."""
-
-    def render(self, task: Task) -> Text:
-        """Return the counts, of bytes with their unit; blank while they are unknown."""
-        if task.total is None:
-            return Text("")
-        if task.description != STAGES["write"]:
-            return super().render(task)
-        return Text(f"{size(int(task.completed))} of {size(int(task.total))}")
-
 
 STAGES = {
     **dict.fromkeys(("inputs", "load", "widen"), "reading the model"),
@@ -84,21 +53,14 @@ class ShownProgress:
         self._display.update(self._task, completed=completed, total=total)
 
 
-COLUMNS = (
-    SpinnerColumn(),
-    TextColumn("{task.description}", markup=False),
-    _Bar(),
-    _Count(),
-    TimeElapsedColumn(),
-)
-
-
 @contextlib.contextmanager
 def shown_progress(*, quiet: bool = False) -> Generator[ShownProgress | None]:
-    """Yield a progress callback with a spinner; None when quiet, or when standard error is not a terminal."""
+    """Yield a callback that shows the stage; None when quiet, or when standard error is not a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
         return
-    with Display(*COLUMNS, console=console, transient=True) as display:
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Display(*columns, console=console, transient=True) as display:
         yield ShownProgress(display)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
-import operator
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,10 +17,9 @@ from typing import Any, TypeVar
 import click
 
 from amp_rewrite import many
-from amp_rewrite.cli.flags import PATH, Record, flag, written
+from amp_rewrite.cli.flags import PATH, Need, Record, flag, written
 from amp_rewrite.console import Console
 from amp_rewrite.errors import FeedError, ModelError, OptionError
-from amp_rewrite.policy.flags import Need
 from amp_rewrite.policy.open_sizes import DEFAULT
 from amp_rewrite.process import executors
 from amp_rewrite.process.interruptible import TimeLimit
@@ -30,7 +28,7 @@ from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.latency import SECONDS
 from amp_rewrite.running.sessions import Libraries
-from amp_rewrite.running.tolerances import Metric, MetricFunction
+from amp_rewrite.running.tolerances import Metric
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import brief
 from amp_rewrite.tuning.comparing import Judging
@@ -213,18 +211,10 @@ def dims(texts: Sequence[str]) -> dict[str, int]:
     return assignments("--dim", texts, "NAME=SIZE", _size, "sizes", "batch=4")
 
 
-def _size(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+def _size(_: str, text: str) -> int:
+    if not text.isdecimal():
         raise ValueError
-    if len(text) > _DIGITS:
-        raise OptionError(
-            f"--dim {name} is larger than any dimension", remedy=f"give at most {_DIGITS} digits"
-        )
     return int(text)
-
-
-_DIGITS = 18
-"""The number of digits that always fits into the 64 bits of an ONNX dimension."""
 
 
 # ---- runs
@@ -388,33 +378,27 @@ _OTHER_NAME = "name it with --metric NAME=MODULE:FUNCTION"
 
 
 def _metric(text: str) -> Metric:
+    """Import a function from a module on the Python path or in the current folder."""
     name, _, place = text.rpartition("=")
-    module, _, function = place.partition(":")
-    if not module or not function:
+    if not re.fullmatch(r"[^:]+:[^:]+", place):
         raise OptionError(
             f"--metric {text} is not MODULE:FUNCTION", remedy="write it as in --metric wer:rate"
         )
-    metric = Metric(_imported(text, module, function), name or function.rpartition(".")[2])
-    if metric.name in tolerances.NAMES:
-        raise OptionError(
-            f"the metric {metric.name} has the name of a built-in tolerance", remedy=_OTHER_NAME
-        )
-    return metric
-
-
-def _imported(text: str, module: str, function: str) -> MetricFunction:
-    """Import the function from a module on the Python path or in the current folder."""
-    here = str(Path.cwd())
-    if here not in sys.path:
+    if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:
-        metric = operator.attrgetter(function)(importlib.import_module(module))
+        function = pkgutil.resolve_name(place)
     except (Exception, SystemExit) as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         remedy = "give a function in a module that Python finds, or that is in this folder"
         raise OptionError(f"--metric {text} cannot be imported ({cause})", remedy=remedy) from error
-    if not callable(metric):
+    if not callable(function):
         raise OptionError(f"--metric {text} is not a function", remedy="name a function of the module")
+    metric = Metric(function, name or place.rpartition(":")[2].rpartition(".")[2])
+    if metric.name in tolerances.NAMES:
+        raise OptionError(
+            f"the metric {metric.name} has the name of a built-in tolerance", remedy=_OTHER_NAME
+        )
     return metric
 
 

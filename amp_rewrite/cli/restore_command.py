@@ -9,7 +9,7 @@ import click
 
 from amp_rewrite.certificate.certifying import certify
 from amp_rewrite.cli import exit_codes, rewrite_output
-from amp_rewrite.cli.decisions import external_data
+from amp_rewrite.cli.decisions import RewriteDecisions, external_data
 from amp_rewrite.cli.fields_as_flags import in_flags_of
 from amp_rewrite.cli.flags import PATH, Record, as_field, command, flag
 from amp_rewrite.cli.output_files import OutputFlags, WritingCommand
@@ -19,13 +19,13 @@ from amp_rewrite.console import Console, Styled
 from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.files import staging
-from amp_rewrite.model import writing
-from amp_rewrite.policy.options import DECLARED, IOTypes
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import Progress, tell
-from amp_rewrite.reporting import terminal, verdict_text
+from amp_rewrite.reporting import terminal
 from amp_rewrite.rewriting.restore import Restored
 from amp_rewrite.rewriting.restore import restore as restored
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.verdict import Verdict
@@ -43,7 +43,7 @@ class Restoring(Record, title="The result", argument="restoring"):
         values=("keep", "float"),
         default="keep",
     )
-    external_data: str = as_field(DECLARED["external_data"].flags[0])
+    external_data: str = as_field(RewriteDecisions.flags()["external_data"])
     skip: tuple[str, ...] = flag(
         "--skip", "Skip steps:", words={"verify": "the result is not compared with the model"}
     )
@@ -80,9 +80,8 @@ def restore(
             verdict = _compared(judging, restoration, model, data, io, limit, progress)
         is_proved = isinstance(verdict, Verdict) and verdict.is_far and _is_proved(model, restoration)
     refuse_unjudged(limit, verdict, restoration.model)
-    if files.json_ is not None:
-        verification = verdict_text.to_json(verdict) if isinstance(verdict, Verdict) else None
-        writing.write_json({**restoration.to_json(), "verification": verification}, files.json_)
+    verification = verdict_text.to_json(verdict) if isinstance(verdict, Verdict) else None
+    files.report({**restoration.to_json(), "verification": verification})
     restoration = replace(restoration, model=staging.current().commit(restoration.model))
     console = printing.console
     _print(console, restoration, model)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from amp_rewrite import text
 from amp_rewrite.bounds import bounding
 from amp_rewrite.cli import exit_codes, next_steps
 from amp_rewrite.cli.fields_as_flags import in_flags
@@ -19,7 +20,7 @@ from amp_rewrite.console import Console
 from amp_rewrite.conversion import refuse_unjudged
 from amp_rewrite.costs import flop_count
 from amp_rewrite.coverage import counts
-from amp_rewrite.coverage.counts import Coverage, assumptions, some
+from amp_rewrite.coverage.counts import Coverage, assumptions
 from amp_rewrite.errors import AmpRewriteError, ModelError
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.frozen_analysis import Analysis
@@ -30,15 +31,15 @@ from amp_rewrite.placement import tensorrt
 from amp_rewrite.placement.placement import Placement
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.stopwatch import tell
-from amp_rewrite.reporting import page, summary, terminal, verdict_text
+from amp_rewrite.reporting import page, summary, terminal
 from amp_rewrite.reporting.page import RunEvidence
 from amp_rewrite.reporting.terminal import NamedOutcome
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.report import Obstacle, Report, SummaryLine
-from amp_rewrite.running import sessions
+from amp_rewrite.running import sessions, verdict_text
 from amp_rewrite.running.verdict import Verdict
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, some
 from amp_rewrite.tuning import tune as tuning
 from amp_rewrite.tuning.comparing import attempted
 from amp_rewrite.tuning.repair import NOTHING_CHANGED, Outcome, Verification, coverage_of
@@ -158,7 +159,7 @@ def _rewrite_lines(job: RewriteJob, outcome: Outcome) -> Iterator[SummaryLine]:
     story = tuple(_story(outcome)) if report.obstacle is None else ()
     yield from story
     if not story or job.printing.verbose or job.tuning.is_requested:
-        yield from search_lines(outcome)
+        yield from _search_lines(outcome)
 
 
 def before_speed(report: Report) -> Report:
@@ -204,7 +205,7 @@ def _in_half(coverage: Coverage, half: str) -> Iterator[str]:
     if (share := coverage.flops.share) is not None:
         unknown = any(node.precision is not counts.Precision.OTHER for node in coverage.unknown)
         mostly = "mostly float32: " if share < 1 / 2 else ""
-        yield f"{mostly}{sentences.share(share)} of {'known ' if unknown else ''}FLOPs in {half}"
+        yield f"{mostly}{text.share(share)} of {'known ' if unknown else ''}FLOPs in {half}"
 
 
 def _print_conclusion(
@@ -324,18 +325,13 @@ def _print_plan(job: RewriteJob, analysis: Analysis) -> None:
 
 def outcome_lines(outcome: Outcome, io: IOTypes) -> Iterator[SummaryLine]:
     """Yield the line on the search, if there was one, and the reason if nothing became half."""
-    yield from search_lines(outcome)
+    yield from _search_lines(outcome)
     if outcome.result.report.obstacle is not None:
         yield SummaryLine("result", without_half(outcome, io), is_whole=True)
 
 
-def search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
-    """Yield the line on the search, if there was one."""
-    tuned = outcome.tuned
-    if tuned is not None and tuned.is_met and not outcome.is_tuned:
-        yield SummaryLine("search", tuning.not_taken(tuned))
-    else:
-        yield from tuning.lines(tuned, outcome.result.report)
+def _search_lines(outcome: Outcome) -> Iterator[SummaryLine]:
+    return tuning.lines(outcome.tuned, outcome.result.report, is_taken=outcome.is_tuned)
 
 
 def without_half(outcome: Outcome, io: IOTypes, model: str = "the model", result: str = "the result") -> str:

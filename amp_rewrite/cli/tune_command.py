@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.decisions import TuneDecisions
+from amp_rewrite.cli.decisions import Decisions, TuneDecisions
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
 from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, Workers, quantity
@@ -17,7 +17,6 @@ from amp_rewrite.cli.rewrite_job import job_of
 from amp_rewrite.cli.rewrite_output import carry_out
 from amp_rewrite.conversion import Tuning
 from amp_rewrite.errors import OptionError
-from amp_rewrite.policy.options import Level
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.comparing import Judging
@@ -69,7 +68,7 @@ def tune(
     files: TuneFiles,
     tuning: Tuning,
     workers: Workers,
-    asked: TuneDecisions,
+    asked: Decisions,
     data: Data,
     judging: Judging,
     limit: TimeLimit,
@@ -82,11 +81,6 @@ def tune(
     search runs the model in float32 with half emulated, on the given inputs. Exit code 1 when no plan within
     the error was found; the closest one is still written.
     """
-    if asked.options.level is Level.UNSAFE_FORCE_ALL:
-        raise OptionError(
-            f"--level {asked.options.level.value} decides all, and leaves nothing to tune",
-            remedy="leave out --level",
-        )
     job = job_of(model, files, asked, data, judging, limit, printing, required=True)
     with job.running() as running_job, workers.opened() as executor:
         show = carry_out(replace(running_job, tuning=replace(tuning, executor=executor)))

@@ -14,11 +14,12 @@ from amp_rewrite.cli.output_files import ReportFlags, WritingCommand
 from amp_rewrite.cli.progress import shown_progress
 from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, refuse_failed
 from amp_rewrite.console import Console
-from amp_rewrite.model import loading, writing
+from amp_rewrite.model import loading
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
 from amp_rewrite.process.stopwatch import tell
-from amp_rewrite.reporting import terminal, verdict_text
+from amp_rewrite.reporting import terminal
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.tuning.comparing import Judging
 
@@ -70,7 +71,6 @@ def verify(
     if verdict.failed_run:
         mended = f"amp-rewrite restore {as_argument(rewritten)}   # a float32 model of it, which may run"
         terminal.print_hints(console, [mended])
-    if files.json_ is not None:
-        writing.write_json(verdict_text.to_json(verdict), files.json_)
+    files.report(verdict_text.to_json(verdict))
     refuse_failed(verdict)
     exit_codes.fail_unless(verdict.ok or verdict.is_synthetic)

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.onnx_types import control_flow
-from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.onnx_types.schema import CONTRIB
 from amp_rewrite.operators.flops import Ports
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims

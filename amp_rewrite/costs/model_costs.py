@@ -13,11 +13,11 @@ from typing import Any
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.costs import fusions, kernels
 from amp_rewrite.costs.fusions import Fusion
 from amp_rewrite.costs.kernels import Kernel, KernelSizes
-from amp_rewrite.model import states
 from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.devices import Device

@@ -1,5 +1,7 @@
 """Parts of the half units that cost more in Casts than they save: the largest saving remains without them.
 
+    Softmax -> Add -> Softmax        an Add between float32 nodes: two Casts cost more than it saves
+
 Which units to revert to float32 is a minimum cut: each unit saves time in half, each Cast between two colours
 costs some, and so does each fusion that a border breaks. No search among islands finds a better choice, and
 pinning more units to float32 reverts no decision: of two sets of candidates, the smaller one leaves a subset

@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.coverage import counts
-from amp_rewrite.coverage.counts import Precision, some
-from amp_rewrite.explaining.sentences import share
+from amp_rewrite.coverage.counts import Precision
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.traversal import every_node
@@ -24,6 +23,7 @@ from amp_rewrite.onnx_types.element_types import Layouts
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.text import NAMED, share, some
 
 STEP = 8
 
@@ -56,8 +56,8 @@ class Advice:
         fast = f"has Tensor Cores for {self.half}, fastest where sizes are multiples of {STEP}"
         yield f"{self.device} {fast if self.has_tensor_cores else f'has no Tensor Cores for {self.half}'}"
         texts = [f"{each.operator} '{each.node}' has {_in_words(each)}" for each in self.paddings]
-        yield from texts[: counts.NAMED]
-        if more := texts[counts.NAMED :]:
+        yield from texts[:NAMED]
+        if more := texts[NAMED:]:
             yield f"and {len(more):,} more products"
         if self.open_dims:
             yield f"open dimensions were not examined ({some(self.open_dims)}); --dim NAME=SIZE sets them"

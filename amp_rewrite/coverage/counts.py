@@ -15,22 +15,18 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.flop_count import FlopCount
 from amp_rewrite.model import constants, inlining, loading, serialization, traversal
 from amp_rewrite.model.operator_calls import record_of
-from amp_rewrite.onnx_types import schema
+from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Layouts, Types, element_type_name
 from amp_rewrite.operators.catalogue import has_arithmetic
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.open_sizes import DEFAULT, Dims
-from amp_rewrite.preparing import value_shapes
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import records, result_checks
 from amp_rewrite.rewriting.report import Counts
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, some
 
 # The assumptions behind FLOP counts, as text.
-
-NAMED = 5
-"""The most nodes or dimensions named in one line; the others are only counted."""
 
 
 def assumptions(flop_count: FlopCount) -> Iterator[str]:
@@ -50,12 +46,6 @@ def assumptions(flop_count: FlopCount) -> Iterator[str]:
         if nodes:
             names = [f"{schema.written(node.domain, node.op_type)} '{pinned_as(node)}'" for node in nodes]
             yield f"{what.format(plural(len(nodes), 'node'))} ({some(names)})"
-
-
-def some(words: Sequence[str], limit: int = NAMED) -> str:
-    """Return the first words, and the number of the others."""
-    more = len(words) - limit
-    return ", ".join(words[:limit]) + (f" and {more:,} more" if more > 0 else "")
 
 
 # The precision that a node runs in, from the element types of its inputs and outputs.
@@ -282,7 +272,7 @@ def measure(source: loading.ModelSource, dims: Dims | None = None) -> Coverage:
         model = loading.load(source).model
         model.graph.sort()  # onnxruntime's float16 converter appends its Casts at the end
         warning = inlining.inline(model)
-        estimate = flop_count.count(model, value_shapes.types(model), sizes)
+        estimate = flop_count.count(model, element_types.infer(model), sizes)
         casts = dict(_casts(estimate))
         nodes = tuple(_nodes(estimate, casts))
         weights = tuple(_weights(model, estimate.types))
@@ -322,7 +312,8 @@ def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
     for graph in traversal.graphs(flop_count.model.graph):
         for node in filter(_is_cast, graph):
             before, after = (_dtype(value, flop_count.types) for value in (node.inputs[0], node.outputs[0]))
-            if before is None or after is None or not _is_between(before, after):
+            kinds = {of_type(before), of_type(after)}
+            if before is None or after is None or kinds != {Precision.HALF, Precision.FULL}:
                 continue
             shape, size = flop_count.shapes.of(node.inputs[0]), int(before.itemsize + after.itemsize)
             moved = None if shape is None else flop_count.runs.get(graph, 1) * math.prod(shape) * size
@@ -330,10 +321,6 @@ def _casts(flop_count: FlopCount) -> Iterator[tuple[ir.Node, CastTraffic]]:
                 node,
                 CastTraffic(pinned_as(node), element_type_name(before), element_type_name(after), moved),
             )
-
-
-def _is_between(before: ir.DataType, after: ir.DataType) -> bool:
-    return {of_type(before), of_type(after)} == {Precision.HALF, Precision.FULL}
 
 
 def _dtype(value: ir.Value | None, types: Types) -> ir.DataType | None:
@@ -375,9 +362,6 @@ def _used_in(value: ir.Value, own: Precision, types: Types) -> Precision:
     consumers = {use.node for use in value.uses()}
     if own is not Precision.FULL or value.is_graph_output() or not consumers:
         return own
-    to_half = (_is_cast(node) and _is_half(node.outputs[0], types) for node in consumers)
-    return Precision.HALF if all(to_half) else own
-
-
-def _is_half(value: ir.Value, types: Types) -> bool:
-    return of_type(_dtype(value, types)) is Precision.HALF
+    casts = all(map(_is_cast, consumers))
+    to_half = casts and {of_type(_dtype(node.outputs[0], types)) for node in consumers} == {Precision.HALF}
+    return Precision.HALF if to_half else own

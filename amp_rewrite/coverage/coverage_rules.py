@@ -16,7 +16,6 @@ dims:
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -31,13 +30,14 @@ from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import writing
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
+from amp_rewrite.onnx_types.schema import CONTRIB
 from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.operators.catalogue import names as names_of
 from amp_rewrite.policy import yaml_fields
 from amp_rewrite.policy.open_sizes import Dims
+from amp_rewrite.policy.operator_lists import near_operator
 from amp_rewrite.rewriting import records
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, suggestion
 
 TOLERANCE = 0.01
 """The default tolerance by which a share may fall below the baseline's: one percentage point."""
@@ -225,12 +225,8 @@ def _refuse_unknown(coverage: Coverage, operators: Sequence[str]) -> None:
     for operator in operators:
         domain, _, name = operator.rpartition(":")
         if coverage.row(operator) is None and name not in schema.known_operators(domain):
-            contrib = (f"{CONTRIB}:{each}" for each in schema.known_operators(CONTRIB))
-            words = {*schema.known_operators(""), *contrib, *(row.operator for row in coverage.rows)}
-            near = difflib.get_close_matches(operator, sorted(words), n=1)
-            example = "write it as in MatMul or com.microsoft:FusedMatMul"
-            remedy = f"did you mean {near[0]}?" if near else example
-            raise OptionError(f"no operator is called {operator}", remedy=remedy)
+            remedy = near_operator((domain, name), schema.known_operators)
+            raise OptionError(f"there is no operator {operator}", remedy=remedy)
 
 
 # Rules as text: in a file, or NAME=VALUE.
@@ -254,7 +250,7 @@ def collect(sources: Iterable[Path]) -> CoverageRules:
         settings = _rule(str(source))
         if settings is None and "=" in source.name and not source.exists():
             name = str(source).partition("=")[0]
-            raise OptionError(f"there is no rule {name}", remedy=yaml_fields.near(name, NAMES))
+            raise OptionError(f"there is no rule {name}", remedy=suggestion(name, NAMES))
         if settings is None:
             of_files = _merged(of_files, _content(source))
         else:
@@ -268,8 +264,7 @@ def collect(sources: Iterable[Path]) -> CoverageRules:
 
 def _content(path: Path) -> Settings:
     """Return the content of a file, with its baseline as a path relative to the file."""
-    top = yaml_fields.parse(path, NAMES, trusted=False)
-    settings = yaml_fields.plain(path, top, NAMES)
+    settings = dict(yaml_fields.read(path, NAMES, trusted=False).content)
     _parsed(settings, path)
     if _BASELINE in settings:
         settings[_BASELINE] = str(path.parent / settings[_BASELINE])

@@ -11,9 +11,8 @@ from xml.etree import ElementTree as ET
 from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.counts import Counts, Coverage, OperatorCoverage
 from amp_rewrite.coverage.coverage_rules import RuleResult, percent
-from amp_rewrite.explaining.sentences import size
 from amp_rewrite.rewriting import records
-from amp_rewrite.text import brief, plural, visible
+from amp_rewrite.text import brief, plural, size, visible
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from amp_rewrite import arguments
 from amp_rewrite.analysis.facts import Facts
-from amp_rewrite.analysis.observed import Held, Seen
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import UnitGraph
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.bounds import bounding, deciding, open_sums, unit_ranges
@@ -18,7 +17,6 @@ from amp_rewrite.bounds.unit_ranges import HalfRanges
 from amp_rewrite.colouring import classification, match_counts, pruning, rules
 from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.colouring.painting import Painting
-from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.costs import flop_count
 from amp_rewrite.costs.model_costs import Prices
 from amp_rewrite.explaining import cases, causes, sentences, suggestions
@@ -26,45 +24,20 @@ from amp_rewrite.explaining.causes import RootCause
 from amp_rewrite.files import staging
 from amp_rewrite.model import output_paths
 from amp_rewrite.model.loading import Loaded
-from amp_rewrite.policy.evidence import Authority, Evidence, Reason
+from amp_rewrite.policy.evidence import Authority, Evidence
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.policy.targets import ONNXRUNTIME_WEBGPU
 from amp_rewrite.preparing.form_changes import FormChangeKind
 from amp_rewrite.preparing.preparing import Prepared
-from amp_rewrite.rescaling.region_search import Choice
 from amp_rewrite.rewriting import decisions, plan_files, report
 from amp_rewrite.rewriting.decisions import Decisions
 from amp_rewrite.rewriting.history import History
-from amp_rewrite.rewriting.plan import Plan, float_state
+from amp_rewrite.rewriting.plan import Choice, Plan, float_state
 from amp_rewrite.rewriting.plan_files import PlanOptions, SavedPlan
 from amp_rewrite.rewriting.report import Obstacle, Report
 from amp_rewrite.rewriting.result_checks import IOType, io_types
 from amp_rewrite.rewriting.widened_model import has_half
 from amp_rewrite.text import brief, plural
-
-# Counts of units that stay float32 because of runs: in this rewrite, and in an earlier one of the same model.
-
-
-def counted(report: Report, painting: Painting, before: Held) -> Report:
-    """Return the report with these counts; `before` is the evidence of the earlier rewrite."""
-    earlier = {id(evidence) for evidence in before.values()}
-    now = [entry.evidence for entry in painting.entries if id(entry.evidence) not in earlier]
-    reasons = Counter(evidence.reason for evidence in now)
-    imprecise = (evidence for evidence in now if evidence.reason is Reason.IMPRECISE_OUTPUT)
-    return replace(
-        report,
-        observed=reasons[Reason.OBSERVED_OVERFLOW],
-        sensitive=reasons[Reason.SENSITIVE],
-        earlier=len(painting.entries) - len(now),
-        imprecise_outputs={evidence.subject: evidence.number or 0.0 for evidence in imprecise},
-    )
-
-
-def of_job(prices: Priced, options: Options) -> tuple[str, ...]:
-    """Return the warning that half is predicted not to pay; for a browser's runtime only with `gate`."""
-    if options.target is ONNXRUNTIME_WEBGPU and not options.gate:
-        return ()  # times are predicted for CUDA
-    return sentences.slowness(prices.prediction, gated=prices.gated)
 
 
 @dataclass(slots=True)
@@ -281,7 +254,9 @@ def freeze(
     is the saved plan that decided, if one did.
     """
     facts, pricing, options = choice.facts, choice.priced, history.options
-    graph, painting, predicted = facts.graph, pricing.painting, of_job(pricing, options)
+    graph, painting = facts.graph, pricing.painting
+    is_predicted = options.target is not ONNXRUNTIME_WEBGPU or options.gate  # times are those of CUDA devices
+    predicted = sentences.slowness(pricing.prediction, gated=pricing.gated) if is_predicted else ()
     warnings = (*loaded.warnings, *history.warnings, *prepared.warnings, *facts.warnings)
     if plan and prepared.constant_inputs:
         warnings = (*warnings, f"{plural(prepared.constant_inputs, 'input')} with a default {_CONSTANT}")
@@ -294,13 +269,10 @@ def freeze(
         proven = proven or Proven(prepared.model, facts, options)
         warnings = (*warnings, *open_sums.warnings(products, proven, options.half))
     matched = tuple(suggestions.with_effects(counts, graph, painting, options.half))
-    counts_of_plan = counted(
-        report.of_plan(plan, report.count_nodes(graph, painting)), painting, history.evidence
-    )
     proofs = (unit for unit, entry in enumerate(painting.entries) if entry.authority is Authority.PROOF)
     kinds = {change.kind for change in prepared.changes}
     known = replace(
-        counts_of_plan,
+        report.of_plan(plan, graph, painting, history.evidence),
         freed=sum(map(painting.is_half, proofs)),
         denied=deciding.count_denied(facts, painting.halves, options),
         state=float_state(plan, graph) if options.io is IOTypes.KEEP else None,

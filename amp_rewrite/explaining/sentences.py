@@ -18,8 +18,8 @@ from amp_rewrite.policy.evidence import OF_FINDINGS, Authority, in_words
 from amp_rewrite.policy.operator_lists import Kind
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
 from amp_rewrite.rewriting.decisions import CastSite, Decision, Decisions, Origin
-from amp_rewrite.rewriting.plan import Rescaled, Scaled
-from amp_rewrite.text import plural
+from amp_rewrite.rewriting.plan import Rescaled
+from amp_rewrite.text import plural, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +115,6 @@ def of_cause(cause: RootCause) -> Paragraph:
     return Paragraph(weight, f"{downstream}{roots[0]}{others}", reason, remedy(cause))
 
 
-def share(part: float) -> str:
-    """Return a part of 1 as a percentage; below one percent with a decimal. Only all is 100%, and none 0%."""
-    if _NEARLY <= part < 1:
-        return "over 99%"
-    return f"{part:.0%}" if part >= 0.01 or part == 0 else "under 0.1%" if part < 0.001 else f"{part:.1%}"
-
-
-_NEARLY = 0.995
-"""The least share that would be rounded to 100%."""
-
-
 def remedy(cause: RootCause) -> str:
     """Return the flags that free nodes of a cause, or why none does; empty where none was tried."""
     advice = cause.suggestion
@@ -147,14 +136,6 @@ def _gain(suggestion: Suggestion, flops: str) -> str:
     """Return the gain of a remedy in words, without a share that losses at other nodes outweigh."""
     nodes, part = plural(suggestion.frees, "node"), suggestion.flop_share
     return nodes if part is None or part < 0 else f"{nodes}, {share(part)} of {flops}"
-
-
-def size(count: int) -> str:
-    """Format a number of bytes: 512 B, 1.2 kB, 3.4 MB, 5.6 GB (powers of 1000)."""
-    if count < 1000:
-        return f"{count} B"
-    power = min(int(math.log10(count)) // 3, 4)
-    return f"{count / 1000**power:.1f} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
 
 
 # Predicted times.
@@ -270,7 +251,7 @@ _SENTENCES = {
 
 def of_rescaled(rescaled: Rescaled, half: str) -> str:
     """Return the effect of powers of two, with the largest value that they made fit."""
-    e, parts = exponents(rescaled.values).get(rescaled.largest, 0), len(rescaled.regions)
+    e, parts = exponents(rescaled).get(rescaled.largest, 0), len(rescaled.regions)
     others = "others" if parts <= 1 else f"others in {parts} parts of the model"
     values = f"'{rescaled.largest}', of which {rescaled.most:.2e} was seen, and {others}, {stored_as(e)}"
     changes = ((rescaled.weights, "weight"), (rescaled.epsilons, "epsilon"), (rescaled.muls, "Mul"))
@@ -278,8 +259,9 @@ def of_rescaled(rescaled: Rescaled, half: str) -> str:
     return f"{values}: {', '.join(counts)}; {plural(rescaled.freed, 'node')} {half} instead of float32"
 
 
-def exponents(values: Iterable[Scaled]) -> Mapping[str, int]:
+def exponents(rescaled: Rescaled | None) -> Mapping[str, int]:
     """Return the exponents of computed values by their names."""
+    values = () if rescaled is None else rescaled.values
     return {each.value: each.exponent for each in values if each.reader is None}
 
 

@@ -70,11 +70,6 @@ def tried(root_causes: Iterable[RootCause], subject: AnalysedModel) -> Iterator[
         yield replace(cause, suggestion=trials.remedy(cause))
 
 
-def options_that_free(cause: RootCause, node: ir.Node, subject: AnalysedModel) -> RootCause:
-    """Return the cause with the mildest flags that bring `node`, one of its nodes, into half."""
-    return replace(cause, suggestion=_Trials(subject).remedy(cause, {node}))
-
-
 def with_effects(
     matched: Iterable[Matched], graph: UnitGraph, painting: Painting, half: Half
 ) -> Iterator[Matched]:
@@ -257,7 +252,8 @@ class _Trials:
         evidence, kind = cause.first.evidence, cause.first.kind
         units = [self._subject.graph.units[unit] for unit in cause.roots]
         nodes = list(dict.fromkeys(unit.node for unit in units))
-        operators = [operator for operator in dict.fromkeys(map(_operator, nodes)) if operator != "Cast"]
+        listed = dict.fromkeys(schema.written(*_of(unit)) for unit in units)
+        operators = [operator for operator in listed if operator != "Cast"]
         is_found = evidence.authority in OF_FINDINGS
         if evidence.authority is Authority.PIN:
             yield from self._unpinned(evidence.subject)
@@ -335,10 +331,6 @@ def _exhausted(vain: Collection[str]) -> str:
     return f"{_in_vain(vain)}; {enough}" if vain else f"no flag was tried: {enough}"
 
 
-def _operator(node: ir.Node) -> str:
-    return schema.written(node.domain, classification.listed_as(node))
-
-
 # Flags that would change the decision on one node; each is tried before it is suggested.
 
 
@@ -363,7 +355,7 @@ def of_units(
     @functools.cache
     def freeing(node: ir.Node) -> RootCause | None:
         holding = next((cause for cause in causes if node in cause.nodes), None)
-        return holding and options_that_free(holding, node, subject)
+        return holding and replace(holding, suggestion=_Trials(subject).remedy(holding, {node}))
 
     @functools.cache
     def pinned(node: ir.Node, *, keep: bool) -> tuple[OptionChange, Painting] | None:

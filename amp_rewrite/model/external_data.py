@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -35,18 +34,25 @@ _IN_FLIGHT = 1 << 62
 """No limit on onnx-ir's write buffer: large tensors are not buffered, but written in blocks."""
 
 
-def write(model: ir.Model, stage: Stage, largest: int | None, count: Count | None = None) -> Sequence[str]:
-    """Write the weights of a model to files of a stage, and make its tensors refer to them.
-
-    Returns the names of the files, which are unused beside the stage's target. No file has more than
-    `largest` bytes, except for a single larger tensor. `count` is called with the number of written bytes
-    and the total. Raises OSError.
+def divide(model: ir.Model, largest: int | None) -> list[list[ir.Value]]:
+    """Return the weights of a model that lie in files, for each file. No file has more than `largest` bytes,
+    except for a single larger tensor.
     """
-    values = [v for graph in model.graphs() for v in graph.initializers.values()]
-    for value in values:
+    values = (value for graph in model.graphs() for value in graph.initializers.values())
+    return list(_grouped(filter(_is_large, values), largest))
+
+
+def write(
+    model: ir.Model, groups: Sequence[Sequence[ir.Value]], stage: Stage, count: Count | None = None
+) -> Sequence[str]:
+    """Write these weights of a model to files of a stage, and make its tensors refer to them.
+
+    Returns the names of the files, which are unused beside the stage's target. `count` is called with the
+    number of written bytes and the total. Raises OSError.
+    """
+    for value in (value for graph in model.graphs() for value in graph.initializers.values()):
         if isinstance(value.const_value, ir.ExternalTensor) and not _is_large(value):
             (value.const_value,) = ir.external_data.convert_tensors_from_external([value.const_value])
-    groups = list(_grouped(filter(_is_large, values), largest))
     names = file_names(stage.target, stage.number, len(groups))
     before, total = 0, sum(map(_written_size, itertools.chain.from_iterable(groups)))
     for name, group in zip(names, groups, strict=True):
@@ -107,25 +113,6 @@ def file_names(path: Path, number: int, count: int) -> Sequence[str]:
     numbered = f".{number}" * bool(number)
     parts = [f".{i:05}-of-{count:05}" for i in range(1, count + 1)] if count > 1 else [""] * count
     return [name_beside(path.name, numbered + part, "data") for part in parts]
-
-
-def has_files(path: Path, number: int) -> bool:
-    """Return whether a file beside a model has a name that goes with this number (`file_names`)."""
-    return any(number_of(each.name, path) == number for each in path.parent.iterdir())
-
-
-def number_of(name: str, path: Path) -> int | None:
-    """Return the number for which `file_names` generates this name for the model at a path, ignoring case;
-    None if it does for no number.
-    """
-    for found in filter(None, (_SUFFIX.fullmatch(name, at) for at, dot in enumerate(name) if dot == ".")):
-        own = name_beside(path.name, (found["number"] or "") + (found["part"] or ""), "data")
-        if name.casefold() == own.casefold():
-            return int((found["number"] or ".0")[1:])
-    return None
-
-
-_SUFFIX = re.compile(r"(?P<number>\.\d+)?(?P<part>\.\d{5}-of-\d{5})?\.data", re.IGNORECASE)
 
 
 KEY = b"location"

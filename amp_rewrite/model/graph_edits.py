@@ -58,12 +58,7 @@ def remove(nodes: Iterable[ir.Node]) -> None:
         removed.setdefault(graph_of(node), []).append(node)
         replace_inputs(node, dict.fromkeys(range(len(node.inputs))))
     for graph, together in removed.items():
-        counts = [len(node.inputs) for node in together]
-        for node in together:
-            node._inputs = ()  # pyright: ignore[reportPrivateUsage] - `remove` replaces them one by one
-        graph.remove(together, safe=True)
-        for node, count in zip(together, counts, strict=True):
-            node.resize_inputs(count)
+        graph.remove(together)  # `safe` would replace the inputs one by one
 
 
 def replace(node: ir.Node, parts: Sequence[ir.Node], value: ir.Value) -> None:

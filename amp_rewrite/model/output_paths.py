@@ -11,17 +11,18 @@ from pathlib import Path
 from amp_rewrite import arguments
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import reading, staging
+from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource, open_file
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.policy.options import ExternalData, Options
 from amp_rewrite.text import visible
 
 
 def choose(
     source: ModelSource,
     output: str | os.PathLike[str] | None,
-    options: Options,
+    half: Half,
+    external_data: ExternalData | None = None,
     *,
     in_place: bool,
     force: bool,
@@ -34,7 +35,7 @@ def choose(
     if not isinstance(source, (str, os.PathLike)):
         if output is not None:
             raise OptionError("output is for a path; other models are returned")
-        if options.external_data != ExternalData():
+        if external_data not in (None, ExternalData()):
             raise OptionError("external_data is for a path; other models keep their weights")
         return None
     source_path = Path(source)
@@ -47,7 +48,7 @@ def choose(
     if in_place:
         return source_path
     remedy = "choose another place, or use `in_place=True`"
-    return beside(source_path, output, default(source_path, options.half), remedy, force=force)
+    return beside(source_path, output, default(source_path, half), remedy, force=force)
 
 
 def beside(

@@ -59,12 +59,6 @@ def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
     return inputs[1] if inputs[0] is value else inputs[0] if inputs[1] is value else None
 
 
-def maker(value: ir.Value | None, *operators: str) -> ir.Node | None:
-    """Return the producer of a value, through Casts and Identities, if it has one of these operators."""
-    node = origin(value).producer() if value is not None else None
-    return node if node is not None and is_default(node, *operators) else None
-
-
 def rearranges(node: ir.Node) -> bool:
     """Return whether the first output of a node has all elements of its first input, as of a whole Slice."""
     if node.domain:

@@ -1,8 +1,9 @@
-"""Traversal of a graph and the graphs nested in it."""
+"""Traversal of a graph and the graphs nested in it, and of what can be reached in any graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -49,11 +50,28 @@ def nodes_inner_first(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 def needed_nodes(nodes: GraphNodes) -> set[ir.Node]:
     """Return the nodes on which an output of the model or of a body depends."""
-    waiting = [value.producer() for graph in nodes for value in graph.outputs]
-    needed = set[ir.Node]()
+    outputs = (value for graph in nodes for value in graph.outputs)
+    return set(reach(producers(outputs), lambda node: producers(node.inputs)))
+
+
+def producers(values: Iterable[ir.Value | None]) -> Iterator[ir.Node]:
+    """Yield the nodes that compute these values."""
+    return filter(None, (value.producer() for value in values if value is not None))
+
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+def reach(
+    starts: Iterable[Place],
+    following: Callable[[Place], Iterable[Place]],
+    passes: Callable[[Place], bool] = lambda _: True,
+) -> dict[Place, None]:
+    """Return what can be reached from these along `following`, through what satisfies `passes` only."""
+    closure, waiting = dict[Place, None](), list(starts)
     while waiting:
-        node = waiting.pop()
-        if node is not None and node not in needed:
-            needed.add(node)
-            waiting += [value.producer() for value in node.inputs if value is not None]
-    return needed
+        place = waiting.pop()
+        if place not in closure and passes(place):
+            closure[place] = None
+            waiting += following(place)
+    return closure

@@ -16,12 +16,12 @@ import onnx_ir as ir
 
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import staging
+from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.files.reading import is_same
 from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external
 from amp_rewrite.model import output_paths, serialization
 from amp_rewrite.model.loading import Loaded, ModelSource, open_file, surgeon
-from amp_rewrite.policy.options import Beside, ExternalData
 from amp_rewrite.process.stopwatch import Count
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 24)
@@ -125,7 +125,7 @@ def _write_file(
     if not changed and not loaded.external and not is_external:
         with open_file(source) as file:
             data = _marked(file.read(), source)
-        with _staged(target) as stage:
+        with _staged(target, 0) as stage:
             output = _publish(target, stage, data, (), loaded.mode)
         return WrittenResult(output.path, len(data), "", output.warnings)
     loaded.model.metadata_props[output_paths.WRITTEN] = output_paths.source_name(source)
@@ -169,11 +169,12 @@ def save(
     is_external = _is_external(loaded, external_data)
     if not is_external:
         _refuse_too_large(loaded, path, "leave out `Options.external_data=NEVER`")
-    with _staged(path) as stage:
+    groups = external.divide(loaded.model, external_data.largest) if is_external else []
+    with _staged(path, len(groups)) as stage:
         names: Sequence[str] = ()
         if is_external:
             _refuse_link_elsewhere(path, stage.target)
-            names = external.write(loaded.model, stage, external_data.largest, count)
+            names = external.write(loaded.model, groups, stage, count)
         elif loaded.external:
             ir.external_data.load_to_model(loaded.model)
         data = serialization.to_proto(loaded).SerializeToString()
@@ -181,10 +182,16 @@ def save(
 
 
 @contextlib.contextmanager
-def _staged(path: Path) -> Generator[Stage]:
+def _staged(path: Path, count: int) -> Generator[Stage]:
+    """Create a stage whose number is free for this many data files."""
     target = staging.resolve(path)
+
+    def is_taken(number: int) -> bool:
+        names = external.file_names(target, number, count)
+        return any(os.path.lexists(target.with_name(name)) for name in names)
+
     try:
-        with staging.beside(target, lambda number: external.has_files(target, number)) as stage:
+        with staging.beside(target, is_taken) as stage:
             yield stage
     except OSError as error:
         raise staging.unwritable(path, error) from error

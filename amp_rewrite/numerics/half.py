@@ -12,8 +12,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.errors import OptionError
-
 
 @dataclass(frozen=True, slots=True)
 class Half:
@@ -76,14 +74,6 @@ FLOAT16 = _half("float16", ir.DataType.FLOAT16)
 BFLOAT16 = _half("bfloat16", ir.DataType.BFLOAT16)
 BY_NAME = {half.name: half for half in (FLOAT16, BFLOAT16)}
 HALF_TYPES = frozenset(half.dtype for half in BY_NAME.values())
-
-
-def named(name: str) -> Half:
-    """Return the half type called `name`; OptionError for any other name."""
-    if name not in BY_NAME:
-        choices = ", ".join(BY_NAME)
-        raise OptionError(f"{name} is not a half-precision type", remedy=f"choose one of {choices}")
-    return BY_NAME[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,28 +19,20 @@ Type = ir.TypeProtocol
 Types = dict[ir.Value, Type]
 """The type of each value; a value that is not in it has an unknown type."""
 
-_NAMES = {
-    "float": ir.DataType.FLOAT,
-    "double": ir.DataType.DOUBLE,
-    **{d.name.lower(): d for d in ir.DataType if d not in (ir.DataType.FLOAT, ir.DataType.DOUBLE)},
-}
 
-
-def infer(model: ir.Model, declared: Mapping[str, Type] | None = None) -> Types:
+def infer(model: ir.Model) -> Types:
     """Infer the types of values in the main graph and the graphs nested in it, as far as possible.
 
-    Schemas take precedence over types that the model declares, and those over `declared`: types by value
-    name from another source, such as shape inference.
+    Schemas take precedence over types that the model declares.
     """
-    inference = _Inference(model, declared or {})
-    inference.graph(model.graph)
-    assumed = inference.assumed()
-    return infer(model, {**(declared or {}), **assumed}) if assumed else inference.types
-
-
-def complete(model: ir.Model, types: Types) -> bool:
-    """Return whether every node output of the main graph has a type."""
-    return all(value in types for node in model.graph for value in node.outputs if value.name)
+    declared: dict[str, Type] = {}
+    while True:
+        inference = _Inference(model, declared)
+        inference.graph(model.graph)
+        assumed = inference.assumed()
+        if not assumed:
+            return inference.types
+        declared |= assumed
 
 
 def versions(imports: Mapping[str, int]) -> Callable[[str], int]:
@@ -84,7 +76,7 @@ def parse(text: str) -> Type | None:
     """Return the type with this text in a schema, as `seq(tensor(float))`; None for maps and variables."""
     outer, _, inner = text.rstrip(")").partition("(")
     if outer == "tensor":
-        dtype = _NAMES.get(inner)
+        dtype = ir.DataType.__members__.get(inner.upper())
         return tensor(dtype) if dtype is not None else None
     wrap = {"seq": ir.SequenceType, "optional": ir.OptionalType}.get(outer)
     element = parse(text[len(outer) + 1 : -1]) if wrap else None
@@ -132,7 +124,7 @@ class Layouts:
         for port, value in (*enumerate(node.inputs), *((~i, value) for i, value in enumerate(node.outputs))):
             kind = None if value is None else type_of(value)
             if port in declared.ports:
-                text = _schema_text(declared.ports[port])
+                text = schema_text(declared.ports[port])
                 alone.append(_group(schema.TypeVar(text, port), [port], [text]))
             elif kind is None or (isinstance(kind, ir.TensorType) and kind.dtype in _ROUNDABLE):
                 floats.append(port)
@@ -140,7 +132,7 @@ class Layouts:
                 alone.append(_group(schema.TypeVar("?", port), [port], []))
         is_told = any(port >= 0 and node.inputs[port] is not None for port in floats)
         types = declared.floats if is_told else (ir.DataType.FLOAT,)
-        return (*alone, _group(DECLARED, floats, map(_schema_text, types)))
+        return (*alone, _group(DECLARED, floats, map(schema_text, types)))
 
 
 def _group(var: schema.TypeVar, ports: Sequence[int], allowed: Iterable[str]) -> schema.Group:
@@ -148,11 +140,12 @@ def _group(var: schema.TypeVar, ports: Sequence[int], allowed: Iterable[str]) ->
     return schema.Group(var, *sides, frozenset(allowed))
 
 
-def _schema_text(dtype: int) -> str:
+def schema_text(dtype: int) -> str:
+    """Return the type of a tensor as in schemas: `tensor(float)`."""
     return f"tensor({ir.DataType(dtype).name.lower()})"
 
 
-_FLOAT32 = _schema_text(ir.DataType.FLOAT)
+_FLOAT32 = schema_text(ir.DataType.FLOAT)
 _ROUNDABLE = HALF_TYPES | {ir.DataType.FLOAT}
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -12,7 +14,6 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from amp_rewrite.numerics.half import BFLOAT16, Half
-from amp_rewrite.onnx_types import contrib_schemas
 from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.record import Typed
 
@@ -242,8 +243,23 @@ def _signature(schema: OpSchema) -> Signature:
     )
 
 
+CONTRIB = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+
+BLOCKED = "com.microsoft.nchwc"
+"""Operators on channels in blocks, float32 only, of models that onnxruntime saved as optimised for a CPU."""
+
+
+@functools.cache
+def _contrib_schemas() -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    """Return the versions of onnxruntime's own operators, oldest first (tools/contrib_schemas.py), by domain
+    and name.
+    """
+    return json.loads(Path(__file__).with_name("contrib_schemas.json").read_text(encoding="utf-8"))
+
+
 def _of_contrib(domain: str, operator: str, version: int) -> Signature | None:
-    versions = contrib_schemas.records().get((domain, operator), ())
+    versions = _contrib_schemas().get(domain, {}).get(operator, ())
     usable = [record for record in versions if record["since"] <= version] or versions[:1]
     if not usable:
         return None
@@ -283,8 +299,7 @@ def canonical(domain: str) -> str:
 def known_operators(domain: str) -> frozenset[str]:
     """Return the names of all known operators of a domain, at any version; empty for an unknown domain."""
     own = (s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
-    contrib_names = (name for contrib_domain, name in contrib_schemas.records() if contrib_domain == domain)
-    return frozenset((*own, *contrib_names))
+    return frozenset((*own, *_contrib_schemas().get(domain, ())))
 
 
 def is_known(domain: str, operator: str) -> bool:

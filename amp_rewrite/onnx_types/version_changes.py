@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.onnx_types.element_types import Types, schema_text
 from amp_rewrite.operators.versions import CHANGES, NEUTRAL, Spared, Unless
 
 RankOf = Callable[[ir.Value], "int | None"]
@@ -85,11 +85,7 @@ def _usage(node: ir.Node, types: Types) -> _Usage:
 
 def _type(value: ir.Value, types: Types) -> str:
     value_type = types.get(value)
-    return f"tensor({_name(value_type.dtype)})" if isinstance(value_type, ir.TensorType) else ""
-
-
-def _name(dtype: ir.DataType) -> str:
-    return {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}.get(dtype, dtype.name.lower())
+    return schema_text(value_type.dtype) if isinstance(value_type, ir.TensorType) else ""
 
 
 Formals = Sequence[OpSchema.FormalParameter]

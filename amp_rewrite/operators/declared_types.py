@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from amp_rewrite.errors import OptionError
-
 KEY = "amp_rewrite.op_types"
 """The metadata key of a model under which the declarations for its operators are stored, as JSON."""
 
@@ -63,14 +61,14 @@ OpTypes = Mapping[tuple[str, str], DeclaredTypes]
 
 
 def by_operator(texts: Mapping[str, str]) -> OpTypes:
-    """Return declarations by their operators; OptionError for an invalid one."""
+    """Return declarations by their operators; ValueError for an invalid one, which it names."""
     declared: dict[tuple[str, str], DeclaredTypes] = {}
     for operator, text in texts.items():
         domain, _, name = str(operator).rpartition(":")
         try:
             declared["" if domain == "ai.onnx" else domain, name] = parse(str(text))
         except ValueError as error:
-            raise OptionError(str(error), where=f"`Options.op_types` {operator}={text}") from error
+            raise ValueError(f"`Options.op_types` {operator}={text}: {error}") from error
     return declared
 
 
@@ -79,6 +77,6 @@ def recorded(metadata: Mapping[str, str], has_schema: Callable[[str, str], bool]
     try:
         texts = dict[str, str](json.loads(metadata.get(KEY, "{}")))
         is_sound = not any(has_schema(*operator) for operator in by_operator(texts))
-    except (ValueError, TypeError, RecursionError, OptionError):
+    except (ValueError, TypeError, RecursionError):
         return {}
     return texts if is_sound else {}

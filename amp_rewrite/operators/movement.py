@@ -24,7 +24,7 @@ from amp_rewrite.operators.scaling import OUT
 _FROM_FIRST, _TEST = scaling.same(0, OUT), scaling.positive(scaling.free(0))
 _LIKE, _RANKED, _FREE, _CONVERTS = Trait.LIKE_FIRST, Trait.RANKED, Trait.FREE, Trait.CONVERTS
 _CASTS, _TURNS = Trait.CONVERTS | Trait.CASTS, Trait.TURNS
-_INDEX, _PARTS, _AXES = {1: Role.INDEX}, {1: Role.PARTS}, {1: Role.AXES}
+_INDEX, _AXES = {1: Role.INDEX}, {1: Role.AXES}
 _TO, _AS_FIRST = Typed("to", "T2", None), Typed("dtype", "T2", like=0)
 
 
@@ -64,7 +64,7 @@ OPERATORS = merge(
     _selecting("ReverseSequence", _LIKE, roles={1: Role.LENGTH}),
     _selecting("Trilu", _LIKE),
     _selecting("Slice", _RANKED | _TURNS, roles={1: Role.ORIGIN, 2: Role.END, 3: Role.AXES}),
-    _selecting("Split", _RANKED | _TURNS, scales=scaling.split, roles=_PARTS),
+    _selecting("Split", _RANKED | _TURNS, scales=scaling.split),
     _selecting("Pad", _RANKED | _TURNS, masks=(0, 2), scales=scaling.pad, roles={1: Role.ORIGIN}),
     _selecting("SequenceAt", _FREE, masks=(), scales=scaling.pinned, holds=Holds.ELEMENT),
     _joining("Concat", ALL, _RANKED | _TURNS, masks=ALL, scales=scaling.together),
@@ -81,7 +81,7 @@ OPERATORS = merge(
     family("Scatter", scales=scaling.scatter, traits=_LIKE, flops=0),
     family("SequenceEmpty", traits=_FREE, holds=Holds.EMPTY, typed=Typed("dtype", "S"), flops=0),
     family("SequenceErase", traits=_FREE, holds=Holds.SAME, flops=0),
-    family("SplitToSequence", holds=Holds.SEQUENCE, roles=_PARTS, flops=0),
+    family("SplitToSequence", holds=Holds.SEQUENCE, flops=0),
     family("Optional", traits=_FREE, holds=Holds.OPTIONAL, flops=0),
     family("OptionalGetElement", traits=_FREE, holds=Holds.CONTENT, flops=0),
     family("OptionalHasElement SequenceLength", traits=_FREE, flops=0),

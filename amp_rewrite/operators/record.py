@@ -112,7 +112,6 @@ class Role(enum.Enum):
     SHAPE = "the shape of the output"
     SIZES = "the sizes of the output"
     SCALE = "the factors of its sizes"
-    PARTS = "the sizes of the parts"
     ORIGIN = "where to begin"
     END = "where to end"
     AXES = "the axes"

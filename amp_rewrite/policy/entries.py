@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import yaml
-
+from amp_rewrite.errors import OptionError
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.yaml_fields import KEEP_ONE, Field, fields, is_text, truth
+from amp_rewrite.policy.yaml_fields import KEEP_ONE, Document
 
 
 class Kind(enum.Enum):
@@ -58,63 +59,51 @@ class Entry:
         return self.evidence.authority
 
 
-def read(top: Iterable[Field], source: str, operator: Callable[[Field], Operator]) -> dict[Operator, Entry]:
-    """Return the entries of a file's lists, for the operators that `operator` takes their fields for.
+def read(document: Document, source: str, operator: Callable[[Path, str], Operator]) -> dict[Operator, Entry]:
+    """Return the entries of a file's lists, for the operators that `operator` takes their names for.
 
     Raises ListError with file and line for an invalid entry, and for an operator on two lists.
     """
     entries: dict[Operator, Entry] = {}
-    fields: dict[Operator, Field] = {}
-    for kind, field in _each_kind(top):
-        key = operator(field)
-        if key in fields:
-            where = f"{entries[key].kind.value} on line {fields[key].line} and {kind.value} here"
-            raise field.error(f"{field.name} is on two lists: {where}", KEEP_ONE)
-        fields[key] = field
-        entries[key] = _entry(field, kind, source)
+    where: dict[Operator, tuple[str, str]] = {}
+    for kind, name, value in _each_kind(document):
+        keys = (kind.value, name)
+        try:
+            key = operator(document.file, name)
+        except OptionError as error:
+            raise document.error(error.problem, *keys, remedy=error.remedy) from error
+        if key in entries:
+            other, line = entries[key].kind.value, document.lines[where[key]]
+            problem = f"{name} is on two lists: {other} on line {line} and {kind.value} here"
+            raise document.error(problem, *keys, remedy=KEEP_ONE)
+        where[key] = keys
+        entries[key] = _entry(document, kind, name, value, source)
     return entries
 
 
-def _each_kind(top: Iterable[Field]) -> Iterator[tuple[Kind, Field]]:
+def _each_kind(document: Document) -> Iterator[tuple[Kind, str, Any]]:
     kinds = {kind.value: kind for kind in Kind}
-    for section in top:
-        if section.name in kinds and section.value.tag != "tag:yaml.org,2002:null":
-            for field in _operators(section):
-                yield kinds[section.name], field
+    for section, listed in document.content.items():
+        if section in kinds and listed:
+            if not isinstance(listed, dict):
+                remedy = "write each operator as MatMul: the reason"
+                raise document.error(f"the list {section} is not a mapping", section, remedy=remedy)
+            for name, value in listed.items():
+                yield kinds[section], name, value
 
 
-def _operators(section: Field) -> list[Field]:
-    if not isinstance(section.value, yaml.MappingNode):
-        raise section.error(
-            f"the list {section.name} is not a mapping", "write each operator as MatMul: the reason"
-        )
-    return fields(section.file, section.value)
-
-
-def _entry(field: Field, kind: Kind, source: str) -> Entry:
-    if not isinstance(field.value, yaml.MappingNode):
-        return Entry(kind, _evidence(field, field, source))
-    inner = {part.name: part for part in fields(field.file, field.value, _ENTRY_KEYS)}
-    follow = "follow" in inner and _follow(inner["follow"], field.name, kind)
-    return Entry(kind, _evidence(field, inner.get("reason"), source), follow)
-
-
-def _evidence(field: Field, where: Field | None, source: str) -> Evidence:
-    if where is None or not is_text(where.value):
-        raise field.error(f"{field.name} gives no reason", f"write {field.name}: the reason")
-    text = " ".join(where.value.value.split())
-    return Evidence(Authority.LIST, Reason.LISTED, subject=source, text=text)
-
-
-def _follow(field: Field, operator: str, kind: Kind) -> bool:
-    if kind is not Kind.INFER:
-        raise field.error(
-            f"{operator} is on {kind.value} and says follow", "only operators on infer can follow"
-        )
-    return truth(field)
-
-
-_ENTRY_KEYS = ("reason", "follow")
+def _entry(document: Document, kind: Kind, name: str, value: Any, source: str) -> Entry:
+    keys, settings = (kind.value, name), value if isinstance(value, dict) else {"reason": value}
+    for key in settings if settings is value else ():
+        document.refuse_unknown(("reason", "follow"), *keys, key)
+    reason = settings.get("reason")
+    if not isinstance(reason, str) or not reason:
+        raise document.error(f"{name} gives no reason", *keys, remedy=f"write {name}: the reason")
+    if "follow" in settings and kind is not Kind.INFER:
+        problem = f"{name} is on {kind.value} and says follow"
+        raise document.error(problem, *keys, "follow", remedy="only operators on infer can follow")
+    follow = document.truth(settings.get("follow", "false"), *keys, "follow")
+    return Entry(kind, Evidence(Authority.LIST, Reason.LISTED, subject=source, text=reason), follow)
 
 
 def flag_of(option: str, subject: str = "") -> str:

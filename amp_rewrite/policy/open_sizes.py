@@ -10,7 +10,6 @@ Runs on synthetic inputs use smaller sizes where neither of the first two applie
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ import onnx_ir as ir
 
 from amp_rewrite import arguments
 from amp_rewrite.errors import AmpRewriteError, OptionError
+from amp_rewrite.text import nearest
 
 Dims = Mapping[str, int]
 """Sizes of open dimensions, by symbol or as `input:axis`; others count as DEFAULT."""
@@ -109,8 +109,8 @@ def refuse_wrong_sizes(dims: Dims, spots: Mapping[str, str | None], error: type[
     names = list(dict.fromkeys(symbol or spot for spot, symbol in spots.items()))
     for name in dims:
         if name not in (*names, *spots):
-            near = difflib.get_close_matches(name, (*names, *spots), n=1)
-            offer = f"did you mean {near[0]}?" if near else f"it leaves open {', '.join(names) or 'nothing'}"
+            near = nearest(name, (*names, *spots))
+            offer = f"did you mean {near}?" if near else f"it leaves open {', '.join(names) or 'nothing'}"
             raise error(f"the model has no open dimension '{name}'", remedy=offer)
     for spot, symbol in spots.items():
         if symbol and symbol in dims and spot in dims and dims[symbol] != dims[spot]:

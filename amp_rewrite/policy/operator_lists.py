@@ -28,8 +28,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from amp_rewrite import arguments
 from amp_rewrite.errors import ListError, OptionError
 from amp_rewrite.numerics import half as halves
@@ -38,48 +36,30 @@ from amp_rewrite.operators import declared_types
 from amp_rewrite.policy import entries
 from amp_rewrite.policy.entries import Entry, Kind, Operator
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.yaml_fields import Field, fields, near, nearest, parse, text, truth
+from amp_rewrite.policy.yaml_fields import Document, read
+from amp_rewrite.text import nearest, suggestion
 
 # The operator lists that come with the package: their names, and the folder that holds them.
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
-    """Return the names of the shipped lists, in order; ListError if there are none."""
-    return _names_in(folder())
-
-
-def folder() -> Path:
-    """Return the folder of the shipped lists: in an installed package, or beside it in a checkout.
-
-    Raises ListError when they are in neither place.
-    """
-    return _above(__file__)
+    """Return the names of the shipped lists, in order."""
+    return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
 
 
 @functools.cache
-def _above(module: str) -> Path:
-    """Return the folder beside the package; cached, as ten look-ups took an eighth of a small rewrite."""
-    package = Path(module).resolve().parents[1]
-    places = (package / "oplists", package.parent / "oplists")
-    # A folder of that name beside an installed package may belong to another project.
-    for place in places:
-        if (place / "default.yaml").is_file():
-            return place
-    raise ListError(
-        f"the shipped operator lists are in neither {places[0]} nor {places[1]}",
-        remedy="install amp-rewrite again",
-    )
+def folder() -> Path:
+    """Return the folder of the shipped lists: in an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "oplists"
+    return inside if inside.is_dir() else package.parent / "oplists"
 
 
 @functools.cache
 def holds(file: Path) -> bool:
     """Return whether a file is one of the shipped lists."""
     return file.resolve().parent == folder().resolve()
-
-
-@functools.cache
-def _names_in(place: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in place.glob("*.yaml")))
 
 
 # Names of operators as users write them: MatMul, or domain:MatMul.
@@ -91,19 +71,6 @@ def split(text: str) -> Operator | None:
     if not name or any(map(str.isspace, text)) or (colon and not domain):
         return None
     return schema.canonical(domain), name
-
-
-def near_operator(key: Operator | None, operators_of: Callable[[str], Iterable[str]]) -> str:
-    """Return the likely meaning of an operator that does not exist, as advice; `known` are a domain's."""
-    if key is None:
-        return "write it as MatMul, or as domain:MatMul"
-    domain, name = key
-    if elsewhere := [d for d in ("", "com.microsoft") if name in operators_of(d)]:
-        return f"did you mean {schema.written(elsewhere[0], name)}?"
-    candidate = nearest(name, operators_of(domain))
-    return (
-        f"did you mean {schema.written(domain, candidate)}?" if candidate else "operators are case-sensitive"
-    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -172,7 +139,12 @@ class OpLists:
             'deny'
         """
         kind = arguments.choice("kind", kind, Kind)
-        keys = [_operator_key(text, kind) for text in arguments.texts("operators", operators)]
+        operators = arguments.texts("operators", operators)
+        try:
+            keys = [*map(_existing, operators)]
+        except OptionError as error:
+            where = f"`OpLists.override({kind.value})`"
+            raise ListError(error.problem, file=where, remedy=error.remedy) from error
         overrides = {key: Entry(kind, _ASKED, self._follows(key, kind)) for key in keys}
         before = {key: self.entries.get(key) for key in overrides} | dict(self.moved)
         return replace(
@@ -266,30 +238,31 @@ _TOP_KEYS = ("name", "description", "half", "extends", "alone", *(kind.value for
 
 
 def _load_file(path: Path, trail: tuple[Path, ...]) -> OpLists:
-    top = {
-        field.name: field for field in fields(path, parse(path, _TOP_KEYS, trusted=holds(path)), _TOP_KEYS)
-    }
-    name = text(top["name"]) if "name" in top else path.stem
-    base = _base(top["extends"], (*trail, path.resolve())) if "extends" in top else _NOTHING
+    document = read(path, _TOP_KEYS, trusted=holds(path))
+    top = document.content
+    name = document.text("name") if "name" in top else path.stem
+    base = _base(document, (*trail, path.resolve())) if "extends" in top else _NOTHING
     return OpLists(
         name=name,
-        description=text(top["description"]) if "description" in top else "",
-        entries=MappingProxyType({**base.entries, **entries.read(top.values(), name, _operator)}),
+        description=document.text("description") if "description" in top else "",
+        entries=MappingProxyType({**base.entries, **entries.read(document, name, _operator)}),
         files=(path, *base.files),
-        half=_half(top["half"]) if "half" in top else base.half,
-        op_types={**base.op_types, **dict(_types(top["types"]) if "types" in top else ())},
-        alone=truth(top["alone"]) if "alone" in top else base.alone,
+        half=_half(document) if "half" in top else base.half,
+        op_types={**base.op_types, **dict(_types(document) if "types" in top else ())},
+        alone=document.truth(top["alone"], "alone") if "alone" in top else base.alone,
     )
 
 
-def _types(section: Field) -> Iterator[tuple[str, str]]:
-    if not isinstance(section.value, yaml.MappingNode):
-        raise section.error("the types are not a mapping", "write each operator as domain:Operator: float16")
-    for field in fields(section.file, section.value):
+def _types(document: Document) -> Iterator[tuple[str, str]]:
+    types = document.content["types"]
+    if not isinstance(types, dict):
+        remedy = "write each operator as domain:Operator: float16"
+        raise document.error("the types are not a mapping", "types", remedy=remedy)
+    for operator, declared in types.items():
         try:
-            yield _declaration(field.name, text(field))
+            yield _declaration(operator, declared)
         except OptionError as error:
-            raise field.error(error.problem) from error
+            raise document.error(error.problem, "types", operator) from error
 
 
 def declarations(name: str, value: object) -> Mapping[str, str]:
@@ -305,14 +278,17 @@ def _declaration(operator: str, types: Any) -> tuple[str, str]:
         raise OptionError("is for no operator: write it as domain:Operator", where=where)
     if schema.is_known(*key):
         raise OptionError(f"{operator} has a schema, and only custom operators have none", where=where)
-    declared_types.by_operator({operator: types})
+    try:
+        declared_types.by_operator({operator: types})
+    except ValueError as error:
+        raise OptionError(str(error)) from error
     return schema.written(*key), str(types)
 
 
-def _half(field: Field) -> str:
-    name = text(field)
+def _half(document: Document) -> str:
+    name = document.text("half")
     if name not in halves.BY_NAME:
-        raise field.error(f"{name} is not a half type", near(name, tuple(halves.BY_NAME)))
+        raise document.error(f"{name} is not a half type", "half", remedy=suggestion(name, halves.BY_NAME))
     return name
 
 
@@ -322,46 +298,50 @@ _NOTHING = OpLists("", "", MappingProxyType({}))
 # ---- inheritance
 
 
-def _base(extends: Field, trail: tuple[Path, ...]) -> OpLists:
-    name = text(extends)
-    path = folder() / f"{name}.yaml" if name in names() else extends.file.parent / name
+def _base(document: Document, trail: tuple[Path, ...]) -> OpLists:
+    name = document.text("extends")
+    path = folder() / f"{name}.yaml" if name in names() else document.file.parent / name
     if not path.exists():
-        raise extends.error(f"there is no list {name} to extend", _near_lists(name))
+        raise document.error(f"there is no list {name} to extend", "extends", remedy=_near_lists(name))
     if path.resolve() in trail:
         circle = " -> ".join(p.name for p in (*trail, path))
-        raise extends.error(f"the list extends itself: {circle}")
+        raise document.error(f"the list extends itself: {circle}", "extends")
     return _load_file(path, trail)
 
 
 def _near_lists(name: str) -> str:
-    return f"{near(name, names())}; anything else is the path of a file"
+    return f"{suggestion(name, names())}; anything else is the path of a file"
 
 
 # ---- names of operators
 
 
-def _operator(field: Field) -> Operator:
-    key = split(field.name)
+def _operator(file: Path, name: str) -> Operator:
+    key = split(name)
     # A shipped list may name operators that the installed onnx is too old for; a test reads those.
-    if key and (holds(field.file) or _exists(key)):
-        return key
-    raise field.error(f"there is no operator {field.name}", near_operator(key, _operators_of))
+    return key if key and holds(file) else _existing(name)
 
 
-def _operator_key(text: str, kind: Kind) -> Operator:
+def _existing(text: str) -> Operator:
+    """Return an operator of that name; OptionError for one that does not exist."""
     key = split(text)
-    if key and _exists(key):
+    known = _operators_of(key[0]) if key else frozenset[str]()
+    if key and (key[1] in known or not known):
         return key
-    raise ListError(
-        f"there is no operator {text}",
-        file=f"`OpLists.override({kind.value})`",
-        remedy=near_operator(key, _operators_of),
-    )
+    raise OptionError(f"there is no operator {text}", remedy=near_operator(key, _operators_of))
 
 
-def _exists(key: Operator) -> bool:
-    names = _operators_of(key[0])
-    return key[1] in names or not names
+def near_operator(key: Operator | None, operators_of: Callable[[str], Iterable[str]]) -> str:
+    """Return the likely meaning of an operator that does not exist, as advice; `operators_of` a domain are
+    those that do.
+    """
+    if key is None:
+        return "write it as MatMul, or as domain:MatMul"
+    domain, name = key
+    elsewhere = [other for other in ("", "com.microsoft") if name in operators_of(other)]
+    near = name if elsewhere else nearest(name, operators_of(domain))
+    written = near and schema.written(elsewhere[0] if elsewhere else domain, near)
+    return f"did you mean {written}?" if written else "operators are case-sensitive"
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A YAML file as fields that know their line, which errors name.
+"""A YAML file as mappings, lists and texts; errors name the line of a key.
 
 A path may lead to any file, and an error must not leak its content: for a file that is neither a list nor
 rules, errors name the line, and a key only where it looks like a misspelling.
@@ -6,9 +6,8 @@ rules, errors name the line, and a key only where it looks like a misspelling.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from yaml.reader import ReaderError
 
 from amp_rewrite.errors import ListError
 from amp_rewrite.files import reading
-from amp_rewrite.text import LONGEST_NAME
-
-KEEP_ONE = "keep one of them"
+from amp_rewrite.text import nearest, one_of, suggestion
 
 # Ten times faster, not in every build of PyYAML, and a file nested deeply enough crashes it: it
 # reads our own files only.
@@ -51,33 +48,60 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+KEEP_ONE = "keep one of them"
+
+
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A key and its value, with their position."""
+class Document:
+    """The mapping at the top of a file, in which all but mappings and lists is text, its white space folded.
+
+    `lines` has the line of each key, from 1, by the keys that lead to it.
+    """
 
     file: Path
-    key: yaml.Node
-    name: str
-    value: yaml.Node
+    content: Mapping[str, Any]
+    lines: Mapping[tuple[str, ...], int]
 
-    @property
-    def line(self) -> int:
-        """The line of the key, from 1; 0 for a field that is in no file."""
-        return self.key.start_mark.line + 1 if self.key.start_mark else 0
+    def error(self, problem: str, *keys: str, remedy: str = "") -> ListError:
+        """Return an error about the value to which the keys lead, with its place."""
+        return ListError(problem, file=self.file, line=self.lines[keys], remedy=remedy)
 
-    def error(self, problem: str, remedy: str = "") -> ListError:
-        """Return an error about this field, with its place."""
-        return ListError(problem, file=self.file, line=self.line, remedy=remedy)
+    def text(self, key: str) -> str:
+        """Return the text at a key of the top; raises ListError for anything else."""
+        value = self.content[key]
+        if not isinstance(value, str) or not value:
+            raise self.error(f"the {key} is not text", key, remedy=f"write {key}: some text")
+        return value
+
+    def truth(self, value: Any, *keys: str) -> bool:
+        """Return the truth value that is written so, as in YAML 1.1; raises ListError for any other."""
+        words = yaml.SafeLoader.bool_values
+        if not isinstance(value, str) or value.lower() not in words:
+            raise self.error(f"{keys[-1]} is not a truth value", *keys, remedy="write true or false")
+        return words[value.lower()]
+
+    def refuse_unknown(self, allowed: Iterable[str], *keys: str) -> None:
+        """Raise ListError for the last of these keys unless it is allowed."""
+        if keys[-1] not in allowed:
+            near = nearest(keys[-1], allowed)
+            problem = f"unknown key {keys[-1]}" if near else "an unknown key"
+            raise self.error(problem, *keys, remedy=suggestion(keys[-1], allowed))
 
 
-def parse(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> yaml.MappingNode:
-    """Return the mapping at the top of a file; ListError when it cannot be read or has another root.
+def read(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> Document:
+    """Return the content of a file, with no other keys at the top than those `allowed`.
 
-    `allowed` are its keys, for the message; a `trusted` file is read by the faster parser.
+    A `trusted` file is read by the faster parser. Raises ListError for a file that cannot be read or is no
+    mapping, and for a key that is there twice, of which YAML silently keeps the last.
     """
-    content = _content(path)
+    text = _text(path)
     try:
-        top: yaml.Node | None = yaml.compose(content, _FastLoader if trusted else _Loader)
+        top: yaml.Node | None = yaml.compose(text, _FastLoader if trusted else _Loader)
+        if not isinstance(top, yaml.MappingNode):
+            line = top.start_mark.line + 1 if top else 1
+            raise ListError("the top level is not a mapping", file=path, line=line, remedy=one_of(allowed))
+        lines: dict[tuple[str, ...], int] = {}
+        document = Document(path, _plain(path, top, (), lines), lines)
     except _AliasError as error:
         raise ListError(
             "has an anchor or an alias (&name, *name)",
@@ -88,14 +112,13 @@ def parse(path: Path, allowed: tuple[str, ...], *, trusted: bool) -> yaml.Mappin
     except RecursionError as error:
         raise ListError("is nested too deeply", file=path, remedy=one_of(allowed)) from error
     except yaml.YAMLError as error:
-        raise _not_yaml(path, content, error) from error
-    if isinstance(top, yaml.MappingNode):
-        return top
-    line = top.start_mark.line + 1 if top else 1
-    raise ListError("the top level is not a mapping", file=path, line=line, remedy=one_of(allowed))
+        raise _not_yaml(path, text, error) from error
+    for key in document.content:
+        document.refuse_unknown(allowed, key)
+    return document
 
 
-def _content(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
         return reading.read(path, LARGEST).decode("utf-8-sig")
     except OSError as error:
@@ -123,73 +146,21 @@ _HANDLE = re.compile(r"(?<=tag handle).*")
 """The only text of arbitrary length that PyYAML's errors quote, aliases aside."""
 
 
-def fields(file: Path, node: yaml.MappingNode, allowed: tuple[str, ...] = ()) -> list[Field]:
-    """Return keys and values in order; duplicate keys, of which YAML silently keeps the last, are errors."""
-    by_name: dict[str, Field] = {}
+def _plain(file: Path, node: yaml.Node, keys: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> Any:
+    """Return mappings and lists as such, and all else as text; put the lines of keys into `lines`."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(file, row, (*keys, str(index)), lines) for index, row in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return " ".join(node.value.split())
+    content: dict[str, Any] = {}
     for key, value in node.value:
-        field = Field(file, key, key.value if is_text(key) else "", value)
-        if not field.name:
-            raise field.error("a key is not text")
-        if allowed and field.name not in allowed:
-            raise _unknown(field, allowed)
-        if field.name in by_name:
-            raise field.error(f"{field.name} is here and on line {by_name[field.name].line}", KEEP_ONE)
-        by_name[field.name] = field
-    return list(by_name.values())
-
-
-def plain(file: Path, node: yaml.Node, allowed: tuple[str, ...] = ()) -> Any:
-    """Return mappings and lists as such, and all else as text; raise as `fields`."""
-    if isinstance(node, yaml.MappingNode):
-        return {field.name: plain(file, field.value) for field in fields(file, node, allowed)}
-    return [plain(file, row) for row in node.value] if isinstance(node, yaml.SequenceNode) else node.value
-
-
-def _unknown(field: Field, allowed: tuple[str, ...]) -> ListError:
-    candidate = nearest(field.name, allowed)
-    if candidate is None:
-        return field.error("an unknown key", one_of(allowed))
-    return field.error(f"unknown key {field.name}", f"did you mean {candidate}?")
-
-
-def text(field: Field) -> str:
-    """Return the text that a field holds, its white space folded; ListError when it holds none."""
-    if not is_text(field.value):
-        raise field.error(f"the {field.name} is not text", f"write {field.name}: some text")
-    return " ".join(field.value.value.split())
-
-
-def truth(field: Field) -> bool:
-    """Return the truth value that a field holds; ListError for another value."""
-    if field.value.tag != "tag:yaml.org,2002:bool":
-        raise field.error(f"{field.name} is not a truth value", "write true or false")
-    return field.value.value.lower() in _TRUE
-
-
-_TRUE = frozenset(("yes", "true", "on"))
-"""The true values of YAML 1.1; the loader has checked that the word is a truth value."""
-
-
-def is_text(node: yaml.Node) -> bool:
-    """Return whether a node is text, and not empty."""
-    return node.tag == "tag:yaml.org,2002:str" and bool(node.value.strip())
-
-
-def near(word: str, words: Iterable[str]) -> str:
-    """Return the likely meaning of a misspelt word, as advice."""
-    candidate = nearest(word, words)
-    return f"did you mean {candidate}?" if candidate else one_of(words)
-
-
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """Return the candidate most similar to a word, ignoring case; None without one, or for a non-name."""
-    if len(word) > LONGEST_NAME:  # comparison is quadratic in its length
-        return None
-    folded = {other.lower(): other for other in sorted(words)}
-    near = difflib.get_close_matches(word.lower(), folded, n=1)
-    return folded[near[0]] if near else None
-
-
-def one_of(words: Iterable[str]) -> str:
-    """Return the valid words, as advice."""
-    return f"it can be {', '.join(words)}"
+        name, line = key.value, key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or not name:
+            raise ListError("a key is not text", file=file, line=line)
+        path = (*keys, name)
+        if name in content:
+            problem = f"the same key as on line {lines[path]}"
+            raise ListError(problem, file=file, line=line, remedy=KEEP_ONE)
+        lines[path] = line
+        content[name] = _plain(file, value, path, lines)
+    return content

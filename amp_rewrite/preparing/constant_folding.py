@@ -32,7 +32,7 @@ from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 
 # Shapes and values of constant nodes, computed in the worker process: node by node with onnxruntime's CPU
 # kernels where it is installed, as the runtime itself folds a float32 model; else with onnx's reference,
@@ -67,10 +67,9 @@ class ConstantNodes:
 def infer_sizes(constant: ConstantNodes) -> Sizes:
     """Return the sizes that onnx infers for the outputs of nodes: of tensors with known dimensions."""
     names = _names(constant)
-    data = _proto(constant, names, {}, data_up_to=_SMALL).SerializeToString()
-    types_by_name = worker.infer(worker_process.infer_model, data) or {}
-    inferred = {value: types_by_name[name] for value, name in names.items() if name in types_by_name}
-    sizes = {value: _size(onnx.TypeProto.FromString(kind)) for value, kind in inferred.items()}
+    graph = worker.infer(_proto(constant, names, {}, data_up_to=_SMALL)) or onnx.GraphProto()
+    types = {info.name: info.type for info in graph.value_info}
+    sizes = {value: _size(types[name]) for value, name in names.items() if name in types}
     return {value: size for value, size in sizes.items() if size is not None}
 
 
@@ -88,7 +87,7 @@ def evaluate(constant: ConstantNodes, sizes: Sizes) -> Mapping[ir.Value, ir.Tens
     except DifferentError:
         return {}
     data = _proto(constant, names, sizes).SerializeToString()
-    outputs = worker.call(worker_process.evaluate, data) or {}
+    outputs = worker.call(worker.evaluate, data) or {}
     tensor_bytes = {value: outputs[names[value]] for value in sizes if names[value] in outputs}
     arrays = {
         value: numpy_helper.to_array(onnx.TensorProto.FromString(data))

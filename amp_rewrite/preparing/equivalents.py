@@ -16,8 +16,8 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.onnx_types.contrib_schemas import CONTRIB
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.onnx_types.schema import CONTRIB
 from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.catalogue import names
 from amp_rewrite.operators.record import Trait

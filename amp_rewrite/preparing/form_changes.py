@@ -11,8 +11,8 @@ import onnx_ir as ir
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model import traversal
 from amp_rewrite.policy.evidence import Evidence, Reason
-from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import matcher, pinned_as
+from amp_rewrite.policy.options import Form
 
 # Nodes whose form the user controls: those that a pin or a list names, and the nodes in their bodies.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from amp_rewrite.model import patterns
+from amp_rewrite.model import patterns, traversal
 from amp_rewrite.model.dataflow import varying_values
 from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE
 from amp_rewrite.model.traversal import GraphNodes
@@ -20,8 +20,7 @@ from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.entries import Kind, Operator
-from amp_rewrite.policy.form import Form
-from amp_rewrite.policy.options import SHIPPED_FOR
+from amp_rewrite.policy.options import SHIPPED_FOR, Form
 
 
 class KernelKey(NamedTuple):
@@ -108,14 +107,6 @@ def is_clip(node: ir.Node) -> bool:
     return node.op_type == "Clip" and not node.domain and bool(node.inputs) and len(node.outputs) == 1
 
 
-def float32_at(node: ir.Node, ports: Iterable[int], types: Types) -> Iterator[ir.Value]:
-    """Yield the float32 values at these ports of a node."""
-    for port in ports:
-        value = node.inputs[port] if port >= 0 else node.outputs[~port]
-        if value is not None and types.get(value) == FLOAT32:
-            yield value
-
-
 FLOAT32 = element_types.tensor(ir.DataType.FLOAT)
 
 
@@ -150,16 +141,17 @@ def predict_outlook(
     def float32(node: ir.Node) -> frozenset[ir.Value]:
         clipped = max_and_min and is_clip(node)
         port_kinds = _CLIPPED if clipped else ports.of(call(node, version_of(node.domain)))
-        return frozenset(float32_at(node, port_kinds, types))
+        values = (node.inputs[port] if port >= 0 else node.outputs[~port] for port in port_kinds)
+        return frozenset(value for value in values if value is not None and types.get(value) == FLOAT32)
 
     around = {node: float32(node) for node in nodes if node not in float32_nodes}
-    waiting = [node for node, values in around.items() if values and ports.starts(node)]
-    half = set(waiting)
-    while waiting:
-        for value in around[waiting.pop()]:
-            fresh = [node for node in _beside(value) if value in around.get(node, ()) and node not in half]
-            half.update(fresh)
-            waiting.extend(fresh)
+
+    def beside(node: ir.Node) -> Iterator[ir.Node]:
+        for value in around[node]:
+            yield from (other for other in _beside(value) if value in around.get(other, ()))
+
+    starts = (node for node, values in around.items() if values and ports.starts(node))
+    half = set(traversal.reach(starts, beside))
     touched = {value for node in half for value in around[node] if value in varying}
     casts = sum(_casts(value, half, around) for value in touched)
     doubled = sum(map(is_clip, half)) if max_and_min else 0

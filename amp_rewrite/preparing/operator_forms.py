@@ -10,7 +10,7 @@ largest number of float32, as it is for Clip.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -24,8 +24,8 @@ from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators import catalogue
-from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.options import Form
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import form_changes, half_ports
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
@@ -64,16 +64,9 @@ _WEIGHTED = op(
 )
 
 
-def write_squares(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
-    """Rewrite these float32 products as powers, except nodes in `exclusions`."""
-    roots = [node for node in every_node(model.graph) if patterns.is_default(node, "Sqrt")]
-    squares = [square for square in map(_square, roots) if square is not None and square not in exclusions]
-    return _written(model, squares, FormChangeKind.SQUARE, _raise)
-
-
 def _square(root: ir.Node) -> ir.Node | None:
     """Return the product of a value with itself under the root of a norm with a weight; None elsewhere."""
-    for end in patterns.ends_behind(root, 4):
+    for end in patterns.ends_behind(root, 4) if patterns.is_default(root, "Sqrt") else ():
         match = patterns.match(_WEIGHTED, end.outputs[0], _ITSELF)
         if match is not None and root in match.nodes and patterns.are_closed(match.nodes, end):
             return match.parts["square"][0]
@@ -85,43 +78,18 @@ def _raise(node: ir.Node, names: UniqueNames) -> None:
     graph_edits.replace_by(node, "Pow", [node.inputs[0], two.outputs[0]], two)
 
 
-_BROADCASTS = 7
-"""The first opset at which the operands of a Div or a Pow are broadcast."""
-
-
-def _written(
-    model: ir.Model,
-    nodes: Sequence[ir.Node],
-    kind: FormChangeKind,
-    write: Callable[[ir.Node, UniqueNames], None],
-) -> tuple[FormChange, ...]:
-    """Write nodes otherwise, as operators whose operands are broadcast."""
-    if not nodes or element_types.default_opset(model.graph.opset_imports) < _BROADCASTS:
-        return ()
-    changes, names = [FormChange(kind, pinned_as(node)) for node in nodes], UniqueNames(graphs(model.graph))
-    for node in nodes:
-        write(node, names)
-    return tuple(changes)
-
-
 # x * Reciprocal(root) becomes x * (1 / root): onnxruntime 1.31.1 fuses x / root and x * (1 / root) to a
 # SimplifiedLayerNormalization, but not a Reciprocal, even in float32. Both round the exact quotient once:
 # they are bit-identical.
 
 
-def write_reciprocals(model: ir.Model, exclusions: Container[ir.Node]) -> tuple[FormChange, ...]:
-    """Rewrite these float32 reciprocals as divisions, except nodes in `exclusions`."""
-    norm_nodes = [node for node in every_node(model.graph) if _is_of_norm(node) and node not in exclusions]
-    return _written(model, norm_nodes, FormChangeKind.RECIPROCAL, _divide)
-
-
-def _is_of_norm(node: ir.Node) -> bool:
-    """Return whether a node inverts the root of a float32 mean, and its only consumer is a Mul."""
+def _inverse(node: ir.Node) -> ir.Node | None:
+    """Return a node that inverts the root of a float32 mean, and whose only consumer is a Mul; else None."""
     if not patterns.is_default(node, "Reciprocal"):
-        return False
+        return None
     root, readers = node.inputs[0], node.outputs[0].uses()
     scales = len(readers) == 1 and all(patterns.is_default(reader, "Mul") for reader, _ in readers)
-    return scales and root is not None and patterns.match(_ROOT, root, _ITSELF) is not None
+    return node if scales and root is not None and patterns.match(_ROOT, root, _ITSELF) is not None else None
 
 
 _ROOT = root_of(op("ReduceMean"))
@@ -130,6 +98,27 @@ _ROOT = root_of(op("ReduceMean"))
 def _divide(node: ir.Node, names: UniqueNames) -> None:
     one = names.constant(node.outputs[0], "one", ir.tensor(1.0, ir.DataType.FLOAT))
     graph_edits.replace_by(node, "Div", [one.outputs[0], node.inputs[0]], one)
+
+
+_NORMS = (
+    (FormChangeKind.RECIPROCAL, _inverse, _divide),
+    (FormChangeKind.SQUARE, _square, _raise),
+)
+_BROADCASTS = 7
+"""The first opset at which the operands of a Div or a Pow are broadcast."""
+
+
+def rewrite_norms(model: ir.Model, exclusions: Container[ir.Node]) -> Iterator[FormChange]:
+    """Rewrite norms to the forms that runtimes fuse, except nodes in `exclusions`; yield the changes."""
+    if element_types.default_opset(model.graph.opset_imports) < _BROADCASTS:
+        return
+    for kind, find, write in _NORMS:
+        matches = map(find, every_node(model.graph))
+        nodes = [node for node in matches if node is not None and node not in exclusions]
+        names = UniqueNames(graphs(model.graph) if nodes else ())
+        yield from [FormChange(kind, pinned_as(node)) for node in nodes]
+        for node in nodes:
+            write(node, names)
 
 
 # Clips as a Max and a Min.

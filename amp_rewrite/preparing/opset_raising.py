@@ -22,8 +22,8 @@ from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types, schema, version_changes
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.versions import CHANGES, Spared
-from amp_rewrite.policy.form import Form
 from amp_rewrite.policy.node_patterns import pinned_as
+from amp_rewrite.policy.options import Form
 from amp_rewrite.policy.targets import Target
 from amp_rewrite.preparing import half_ports, value_sizes
 from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
@@ -171,13 +171,10 @@ class _Raising:
     def _keeps_kernels(self, version: int) -> bool:
         """Return whether no operator loses its kernels, and no port its support for half."""
         return not any(
-            self._loses_kernels(call.operator, version)
+            _loses_kernels(call.operator, self._old, version, self._target)
             or self._ports(call, self._old) - self._ports(call, version)
             for call in self._calls
         )
-
-    def _loses_kernels(self, operator: str, version: int) -> bool:
-        return _loses_kernels(operator, self._old, version, self._target)
 
     def _outlook(self, version: int, types: Types) -> Outlook:
         imported = element_types.versions(self._model.opset_imports)
@@ -188,7 +185,12 @@ class _Raising:
     def first_changed(self, version: int, types: Types | None = None) -> ir.Node | None:
         """Return a node whose semantics may change; those whose check needs ranks come last."""
         value_types = element_types.infer(self._model) if types is None else types
-        rank_of = _Ranks(self._model, value_types).of
+        inferred = functools.cache(partial(value_sizes.infer, self._model, value_types))
+
+        def rank_of(value: ir.Value) -> int | None:
+            shape = inferred().of(value) if value.shape is None else value.shape
+            return None if shape is None else len(shape)
+
         ordered = sorted(self._nodes, key=lambda node: node.op_type in _BY_RANK)
         is_same = partial(
             version_changes.same, old=self._old, new=version, types=value_types, rank_of=rank_of
@@ -197,9 +199,8 @@ class _Raising:
 
     def _ends(self, node: ir.Node, version: int) -> bool:
         """Return whether the runtime alone knows the operator of a node, and not at a version."""
-        return schema.of_onnx("", node.op_type, version) is None and self._loses_kernels(
-            node.op_type, version
-        )
+        is_known = schema.of_onnx("", node.op_type, version) is not None
+        return not is_known and _loses_kernels(node.op_type, self._old, version, self._target)
 
 
 _BY_RANK = [
@@ -208,19 +209,6 @@ _BY_RANK = [
     if any(change.spares is Spared.OF_LAST_AXIS for change in changes)
 ]
 """Operators of which a change spares nodes by their rank."""
-
-
-class _Ranks:
-    """The ranks of a model's values: declared, else inferred lazily."""
-
-    def __init__(self, model: ir.Model, types: Types) -> None:
-        self._inferred = functools.cache(functools.partial(value_sizes.infer, model, types))
-
-    def of(self, value: ir.Value) -> int | None:
-        if value.shape is not None:
-            return len(value.shape)
-        shape = self._inferred().of(value)
-        return None if shape is None else len(shape)
 
 
 def _loses_kernels(operator: str, old: int, new: int, target: Target) -> bool:

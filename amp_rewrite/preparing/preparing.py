@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from amp_rewrite.model import graph_edits, inlining, traversal
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW
-from amp_rewrite.onnx_types import contrib_schemas
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.onnx_types.schema import BLOCKED
 from amp_rewrite.policy.evidence import Evidence
-from amp_rewrite.policy.form import Form
+from amp_rewrite.policy.options import Form
 from amp_rewrite.preparing import (
     batch_norm_folding,
     constant_folding,
@@ -59,16 +60,19 @@ def _idle(nodes: Iterable[ir.Node], types: Types, kind: ir.TensorType) -> Iterat
             yield node
 
 
-def write_cast_likes(model: ir.Model, types: Types) -> None:
-    """Replace CastLikes by Casts in place; values keep their names.
+def _write_casts(model: ir.Model) -> None:
+    """Replace CastLikes by Casts in place, without those between constants and their consumers; values keep
+    their names.
 
     Functions that onnxscript generates give their constants the type of an argument this way. A CastLike
     reads its second input for the type alone: that input would be cast for it, and its output would not be
     recognised as a constant.
     """
+    types = element_types.infer(model)
     for node in traversal.every_node(model.graph):
         if node.op_type == "CastLike" and not node.domain:
             _write(node, types)
+    bypass_casts(traversal.every_node(model.graph), types)
 
 
 def _write(node: ir.Node, types: Types) -> None:
@@ -105,21 +109,22 @@ def prepare(model: ir.Model, form: Form, held: Mapping[str, Evidence]) -> Prepar
     changes: list[FormChange] = []
     nodes = traversal.nodes(model.graph).values()
     operators = {node.op_type for inner in nodes for node in inner}
-    warnings += _of_blocks(node.domain for inner in nodes for node in inner)
+    warnings += (_FOR_A_CPU,) if any(node.domain == BLOCKED for inner in nodes for node in inner) else ()
     if "FusedConv" in operators:
         operator_forms.decompose_fused_convs(model, form.target, form.half)
         operators = {node.op_type for node in traversal.every_node(model.graph)}
     if "CastLike" in operators:
-        _settle_casts(model)
+        _write_casts(model)
     raised, newer = opset_raising.raise_opset(model, form)
     changes += raised
     exclusions = form_changes.nodes_to_preserve(model, form)
     if form.fold:
         changes += _folded(model, form, held, exclusions, operators)
-    changes += _rewrite_norms(model, form, exclusions, operators)
+    if form.idioms:
+        changes += operator_forms.rewrite_norms(model, exclusions)
     if "Clip" in operators:
         changes += operator_forms.rewrite_clips(model, form)
-    types = value_shapes.types(model)
+    types = element_types.infer(model)
     if "Cast" in operators:
         bypass_casts(traversal.every_node(model.graph), types)
     value_shapes.infer_shapes(model, types)
@@ -156,32 +161,10 @@ def _folded(
         yield from batch_norm_folding.fold(model, form.half, exclusions)
 
 
-def _rewrite_norms(
-    model: ir.Model, form: Form, exclusions: Container[ir.Node], operators: Container[str]
-) -> Iterator[FormChange]:
-    """Rewrite norms to the forms that runtimes fuse."""
-    if form.idioms and "Reciprocal" in operators:
-        yield from operator_forms.write_reciprocals(model, exclusions)
-    if form.idioms and "Sqrt" in operators:
-        yield from operator_forms.write_squares(model, exclusions)
-
-
-def _of_blocks(domains: Iterable[str]) -> tuple[str, ...]:
-    """Return a warning if onnxruntime optimised the model for a CPU."""
-    return (_FOR_A_CPU,) if contrib_schemas.BLOCKED in domains else ()
-
-
 _FOR_A_CPU = (
     "onnxruntime optimised this model for a CPU: what has channels in blocks (com.microsoft.nchwc) runs "
     "nowhere else, and in float32; rewrite the model from before that, or save it at ORT_ENABLE_EXTENDED"
 )
-
-
-def _settle_casts(model: ir.Model) -> None:
-    """Remove the CastLikes between constants and their consumers."""
-    types = value_shapes.types(model)
-    write_cast_likes(model, types)
-    bypass_casts(traversal.every_node(model.graph), types)
 
 
 def _settle_functions(model: ir.Model, form: Form) -> tuple[str, ...]:

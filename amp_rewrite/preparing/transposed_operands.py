@@ -46,22 +46,17 @@ def find_transposed(nodes: Iterable[ir.Node]) -> Collection[ir.Value]:
 
     Not of a constant: onnxruntime folds such a Transpose before it absorbs others.
     """
-    steps = [
-        (node.outputs[0], _moves_first(node))
-        for node in nodes
-        if patterns.is_default(node, "Transpose") and not _is_folded(node)
-    ]
-    visited: dict[tuple[ir.Value, bool], None] = {}
-    while steps:
-        step = value, is_moved = steps.pop()
-        if step in visited:
-            continue
-        visited[step] = None
+    transposes = (node for node in nodes if patterns.is_default(node, "Transpose") and not _is_folded(node))
+
+    def following(step: tuple[ir.Value, bool]) -> Iterator[tuple[ir.Value, bool]]:
+        value, is_moved = step
         for node, port in value.uses():
             if carries(node, port):
                 moves = is_moved or _moves_first(node) or _changes_axes(node)
-                steps.extend((output, moves) for output in node.outputs)
-    return dict.fromkeys(value for value, is_moved in visited if is_moved)
+                yield from ((output, moves) for output in node.outputs)
+
+    steps = traversal.reach(((node.outputs[0], _moves_first(node)) for node in transposes), following)
+    return dict.fromkeys(value for value, is_moved in steps if is_moved)
 
 
 def find_products(transposed: Iterable[ir.Value]) -> Iterator[Product]:

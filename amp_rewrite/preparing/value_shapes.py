@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import AttributeProto, helper
 
-from amp_rewrite.model import constants, dataflow, traversal
+from amp_rewrite.model import constants, dataflow, proto_traversal, traversal
 from amp_rewrite.model.traversal import GraphNodes
 from amp_rewrite.onnx_types import control_flow, element_types, schema
 from amp_rewrite.onnx_types.element_types import Types
@@ -22,7 +22,7 @@ from amp_rewrite.operators.catalogue import having
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing.equivalents import Naming, equivalent_nodes, is_wrongly_inferred
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 
 # A model without its weights for onnx's shape inference: its structure, and the data of small tensors.
 
@@ -232,9 +232,10 @@ def infer_shapes(model: ir.Model, types: Types) -> None:
 
 def _inferred(structure: NamedModel, nodes: GraphNodes) -> Iterator[tuple[ir.Value, onnx.TypeProto.Tensor]]:
     """Yield the node outputs, each with the type that onnx infers for it."""
-    graphs = worker.infer(worker_process.infer_values, structure.proto.SerializeToString()) or []
+    graph = worker.infer(structure.proto, is_strict=True)
+    graphs = () if graph is None else proto_traversal.graphs(graph)
     for inner, inferred in zip(nodes.values(), graphs, strict=False):
-        infos = {info.name: info.type for info in onnx.GraphProto.FromString(inferred).value_info}
+        infos = {info.name: info.type for info in inferred.value_info}
         for value in (value for node in inner for value in node.outputs):
             kind = infos.get(structure.name(value))
             if kind is not None:
@@ -334,35 +335,3 @@ def _merged(declared: _Dims, inferred: _Dims) -> _Dims:
     if apart or len(declared) != len(inferred):
         return inferred
     return tuple(b if a is None or isinstance(b, int) else a for a, b in pairs)
-
-
-# Types of values from the schemas, with onnx's inference as a fallback.
-
-_LARGEST = 1 << 28
-"""Bytes beyond which onnx's shape inference is not used: it would copy the model several times."""
-
-
-def types(model: ir.Model) -> Types:
-    """Return the types of a model's values: from schemas and declarations, with onnx as a fallback."""
-    value_types = element_types.infer(model)
-    if element_types.complete(model, value_types):
-        return value_types
-    return element_types.infer(model, _types_of_main_graph(model))
-
-
-def _types_of_main_graph(model: ir.Model) -> dict[str, ir.TypeProtocol]:
-    """Return the types that onnx infers for the values of the main graph, by name; none if it fails."""
-    size = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value)
-    if size > _LARGEST or (model.functions and element_types.node_count(model) > element_types.MOST_NODES):
-        return {}
-    data = ir.to_proto(model).SerializeToString()
-    inferred = worker.call(worker_process.infer_model, data, propagates_data=False) or {}
-    kinds = {name: _type(onnx.TypeProto.FromString(kind)) for name, kind in inferred.items()}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
-
-
-def _type(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
-    """Return the type of a tensor; None for other types, for which the schemas suffice."""
-    if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
-        return None
-    return element_types.tensor(ir.DataType(proto.tensor_type.elem_type))

@@ -26,7 +26,7 @@ from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.record import Trait
 from amp_rewrite.policy.open_sizes import Dims, OpenDimensions
 from amp_rewrite.preparing.value_shapes import Array, ValueFacts, build_structure
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 
 Shape = tuple[int, ...]
 Sizes = tuple[int | None, ...]
@@ -125,8 +125,7 @@ class _SizeInference:
         """Refine the sizes by what onnx infers; return whether the model declares more."""
         facts = ValueFacts(self._shape, self._contents, self._beyond, self._settled)
         structure = build_structure(self._model, self._relevant, self._types, facts)
-        data = worker.infer(worker_process.infer_graph, structure.proto.SerializeToString())
-        graphs = proto_traversal.graphs(onnx.GraphProto.FromString(data or b""))
+        graphs = proto_traversal.graphs(worker.infer(structure.proto) or onnx.GraphProto())
         infos = (info for graph in graphs for info in proto_traversal.value_infos(graph))
         sizes_by_name = {info.name: _sizes(info.type) for info in infos}
         count = len(self._beyond)

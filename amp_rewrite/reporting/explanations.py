@@ -20,11 +20,9 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.explaining.suggestions import AnalysedModel, NodeRemedy
 from amp_rewrite.files import reading
 from amp_rewrite.model import loading
-from amp_rewrite.numerics.half import BFLOAT16, FLOAT16
-from amp_rewrite.onnx_types.element_types import Types
+from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.devices import Device
 from amp_rewrite.policy.open_sizes import Dims
-from amp_rewrite.preparing import value_shapes
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.rewriting import annotations, plan_files
 from amp_rewrite.rewriting.decisions import Decisions
@@ -108,7 +106,7 @@ def of_analysis(analysis: Analysis) -> Explanation:
         warnings=analysis.warnings,
         matched=analysis.matched,
         form_changes=analysis.report().form_changes,
-        exponents=sentences.exponents(rescaled.values if (rescaled := analysis.plan.rescaled) else ()),
+        exponents=sentences.exponents(analysis.plan.rescaled),
         analysis=analysis,
     )
 
@@ -122,32 +120,26 @@ def of_model(path: Path, dims: Dims, analyze: Callable[[], Analysis]) -> Explana
         return of_analysis(analyze())
     model = loading.load(path).model
     try:
-        decisions, rescaled = annotations.read(model), annotations.rescaled(model.metadata_props)
+        decisions, plan = annotations.read(model), annotations.stored(model.metadata_props)
     except ModelError as error:
         explanation = of_analysis(analyze())
         return replace(
             explanation, warnings=(*explanation.warnings, f"{error}; what follows is a new analysis")
         )
-    if decisions is None:
+    if decisions is None or plan is None:
         return of_analysis(analyze())
-    flop_counts = flop_count.count(model, value_shapes.types(model), dims)
+    flop_counts = flop_count.count(model, element_types.infer(model), dims)
     untried = tuple(suggestions.untried(causes.find(decisions, flop_counts.flops)))
     rests = tuple(assumptions(flop_counts))
     return Explanation(
         DecisionSource.METADATA,
-        _half(flop_counts.types),
+        plan.half.name,
         decisions,
         untried,
         flop_counts,
         rests,
-        exponents=sentences.exponents(rescaled.values),
+        exponents=sentences.exponents(plan.rescaled),
     )
-
-
-def _half(types: Types) -> str:
-    """Return the half type of a rewritten model."""
-    has_bfloat16 = any(kind.dtype == BFLOAT16.dtype for kind in types.values())
-    return (BFLOAT16 if has_bfloat16 else FLOAT16).name
 
 
 def _mentions_us(path: Path) -> bool:

@@ -12,13 +12,12 @@ from amp_rewrite.colouring.match_counts import Matched
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.explaining import sentences
-from amp_rewrite.explaining.sentences import size
 from amp_rewrite.policy.entries import flag_of
-from amp_rewrite.policy.options import DECLARED, IOTypes
+from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan import FloatState
 from amp_rewrite.rewriting.report import Counts, Report, SummaryLine
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, size
 
 
 def lines(report: Report) -> Iterator[SummaryLine]:
@@ -106,8 +105,9 @@ def _state_lines(state: FloatState | None) -> Iterator[SummaryLine]:
     """Yield what half inputs and outputs would save where they are state."""
     if state is not None:
         pairs = f"float32 in {plural(len(state.pairs), 'pair')} of inputs and outputs"
-        flag = f"{DECLARED['io'].flags[0].name} {IOTypes.STATE.value}"
-        saved = f"{flag} makes them half, which saves {plural(state.casts, 'Cast')}"
+        saved = (
+            f"{flag_of('io', IOTypes.STATE.value)} makes them half, which saves {plural(state.casts, 'Cast')}"
+        )
         yield SummaryLine("state", f"{pairs}, such as {state.pairs[0]}: {saved}")
 
 

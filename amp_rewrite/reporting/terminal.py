@@ -11,21 +11,21 @@ from dataclasses import dataclass
 
 from amp_rewrite.bounds.unit_ranges import HalfRanges, Knowledge
 from amp_rewrite.colouring.painting import Colour
-from amp_rewrite.console import Console, Part, Styled
+from amp_rewrite.console import Console, Styled
 from amp_rewrite.coverage.advice import Advice
 from amp_rewrite.explaining import sentences
 from amp_rewrite.explaining.causes import RootCause
-from amp_rewrite.explaining.sentences import CastExplanation, ChainLink, first_step, of_cause, size
+from amp_rewrite.explaining.sentences import CastExplanation, ChainLink, first_step, of_cause
+from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types.element_types import element_type_name
 from amp_rewrite.policy import devices
-from amp_rewrite.policy.named_policies import Policy
-from amp_rewrite.reporting import verdict_text
 from amp_rewrite.reporting.summary import lines
 from amp_rewrite.rewriting.decisions import Decisions, Origin
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.report import Report, SummaryLine
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.blame import Blame, NodeError
-from amp_rewrite.running.latency import Bench, Latency
+from amp_rewrite.running.latency import Bench
 from amp_rewrite.running.sessions import Device
 from amp_rewrite.running.verdict import Output, Verdict
 from amp_rewrite.text import plural
@@ -51,11 +51,10 @@ def print_lines(console: Console, lines: Iterable[SummaryLine]) -> None:
 _LABELS = {"warning": "bold yellow", "BROKEN": "bold red"}
 
 
-def print_device_check(console: Console, policy: Policy | None, device: devices.Device) -> None:
-    """Print the compatibility check of a precision policy; nothing without one, or where it is float32."""
-    if policy is not None and policy.compute is not None and not console.quiet:
-        half = policy.compute.name
-        for line in Advice(half, device.name, device.is_fast(half)).lines():
+def print_device_check(console: Console, half: Half | None, device: devices.Device) -> None:
+    """Print whether a device is faster in half; nothing without a half type."""
+    if half is not None and not console.quiet:
+        for line in Advice(half.name, device.name, device.is_fast(half.name)).lines():
             console.labelled(Styled("device   ", "dim"), line)
 
 
@@ -260,11 +259,7 @@ def _print_steps(console: Console, steps: Sequence[ChainLink], most: int, depth:
     for number, step in enumerate(shown):
         if number == most and hidden > 0:
             console.print(f"{'  ' * (depth + most)}and {hidden:,} more, down to")
-        console.print(*_line(step, depth + number))
-
-
-def _line(step: ChainLink, depth: int) -> tuple[Part, ...]:
-    return "  " * depth, _coloured(step), f": {step.unit}: {step.reason}"
+        console.print("  " * (depth + number), _coloured(step), f": {step.unit}: {step.reason}")
 
 
 def _coloured(step: ChainLink) -> Styled:
@@ -309,14 +304,18 @@ _ORIGINS = {
 
 def print_bench(console: Console, bench: Bench) -> None:
     """Print the device, the models, and the table."""
-    rounds = plural(bench.rounds, "round")
+    rounds = plural(len(bench.rounds), "round")
     in_float32 = ", half computed in float32: no measure of a GPU" if bench.device is Device.CPU else ""
     console.print(f"on {bench.device.value}, onnxruntime {bench.onnxruntime}, {rounds}{in_float32}")
-    labels = letters(len(bench.latencies))
-    for letter, latency in zip(labels, bench.latencies, strict=True):
-        console.print(f"  {letter}  {bench.title(latency)}")
-    columns = [_figures(bench, latency) for latency in bench.latencies]
-    rows = ((name, *(column[name] for column in columns)) for name in columns[0]) if columns else ()
+    labels = letters(len(bench.models))
+    for letter, model in zip(labels, bench.models, strict=True):
+        console.print(f"  {letter}  {bench.title(model)}")
+    _, medians, speedups = zip(*bench.figures(), strict=True)
+    rows = (
+        ("p50 ms", *(f"{median:.3f}" for median in medians)),
+        ("speed against A", *(f"{each.median:.2f}x" for each in speedups)),
+        ("  with 90 % between", "", *(f"{each.low:.2f} to {each.high:.2f}" for each in speedups[1:])),
+    )
     console.numbers(("", *labels), rows)
 
 
@@ -324,17 +323,3 @@ def letters(count: int) -> list[str]:
     """Return the labels A, B, ..., Z, AA, AB, ..."""
     alphabets = (itertools.product(string.ascii_uppercase, repeat=size) for size in itertools.count(1))
     return ["".join(each) for each in itertools.islice(itertools.chain.from_iterable(alphabets), count)]
-
-
-def _figures(bench: Bench, latency: Latency) -> dict[str, str]:
-    """Return the figures of a model by their names; the first model has no interval of its speed."""
-    speed, is_first = latency.speedup, latency is bench.latencies[0]
-    return {
-        "p50 ms": f"{latency.p50:.3f}",
-        "p90 ms": f"{latency.p90:.3f}",
-        "p99 ms": f"{latency.p99:.3f}",
-        "runs/s": f"{latency.throughput:,.1f}",
-        "speed against A": f"{speed.median:.2f}x",
-        "  with 90 % between": "" if is_first else f"{speed.low:.2f} to {speed.high:.2f}",
-        "file": size(latency.size),
-    }

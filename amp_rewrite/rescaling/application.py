@@ -20,7 +20,6 @@ from amp_rewrite.rescaling.system import FREE, System, Variable, epsilon_of
 from amp_rewrite.rewriting import editing
 from amp_rewrite.rewriting.instrument import Inserter, redirect
 from amp_rewrite.rewriting.plan import Rescaled, Scaled
-from amp_rewrite.rewriting.unscaling import scale_block
 
 _FLOAT = ir.DataType.FLOAT
 
@@ -119,7 +118,7 @@ class _Edits(Inserter):
         for use in (Use(*use) for use in value.uses()):
             uses[self._exponents.get(use, shared)].append(use)
         for e, users in uses.items():
-            conversion = partial(scale_block, e=e)
+            conversion = partial(editing.scale_block, e=e)
             if len(uses) == 1:
                 self.undo.append(partial(graph_edits.store, constant, constant.tensor))
                 graph_edits.store(

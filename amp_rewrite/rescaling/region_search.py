@@ -13,7 +13,6 @@ from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.idioms import gates
 from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.units import Unit, value_of
-from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, rules
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.pruning import Priced
@@ -27,20 +26,8 @@ from amp_rewrite.rescaling.application import Applied
 from amp_rewrite.rescaling.regions import Causes, Magnitudes, binades
 from amp_rewrite.rescaling.system import System
 from amp_rewrite.rewriting import report
-from amp_rewrite.rewriting.plan import Rescaled
+from amp_rewrite.rewriting.plan import Choice, Rescaled
 from amp_rewrite.rewriting.report import Extent
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A priced painting, with the observations, facts and bounds behind it, and what was rescaled for it."""
-
-    observed: Seen
-    facts: Facts
-    proven: Proven | None
-    priced: Priced
-    rescaled: Rescaled | None = None
-
 
 Chooser = Callable[[Seen], Choice]
 """Chooses colours for a prepared model as it is, given observations."""

@@ -53,8 +53,9 @@ def update(
         warnings: tuple[str, ...] = ()
     except ModelError as error:
         warnings = (f"what is left of an earlier rewrite is dropped: {error.problem}",)
-    short = _shortened(_in_model(model, decided))
-    plan = plan_files.of("", short, options, _joined(parts))
+    there = _in_model(model, decided)  # which has all names: the first output is that of its node
+    short = (msgspec.structs.replace(each, node="", outputs=each.outputs[:1]) for each in there.all)
+    plan = plan_files.of("", replace(there, all=tuple(short)), options, _joined(parts))
     model.metadata_props[KEY] = packed(plan)
     return warnings
 
@@ -81,19 +82,13 @@ def stored(metadata: Mapping[str, str]) -> SavedPlan | None:
     if KEY not in metadata:
         return None
     try:
-        return plan_files.parse(_decompressed(metadata[KEY]), KEY)
-    except (ValueError, OptionError) as error:
+        text = zlib.decompressobj().decompress(base64.b64decode(metadata[KEY]), LIMIT)
+        return plan_files.parse(text, KEY)
+    except (ValueError, OptionError, zlib.error) as error:
         raise ModelError(
             f"the decisions in its metadata are damaged ({error})"[:200],
             remedy="rewrite the original again to have them",
         ) from error
-
-
-def _decompressed(text: str) -> bytes:
-    try:
-        return zlib.decompressobj().decompress(base64.b64decode(text), LIMIT)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
 
 
 def read(model: ir.Model) -> Decisions | None:
@@ -118,12 +113,6 @@ def is_rescaled(metadata: Mapping[str, str]) -> bool:
         return bool(rescaled(metadata).values)
     except ModelError:
         return False
-
-
-def _shortened(decided: Decisions) -> Decisions:
-    """Return the decisions as a model has them, which has all names: the first output is that of its node."""
-    short = (msgspec.structs.replace(each, node="", outputs=each.outputs[:1]) for each in decided.all)
-    return replace(decided, all=tuple(short))
 
 
 def _of_nodes(model: ir.Model, plan: SavedPlan) -> Decisions:

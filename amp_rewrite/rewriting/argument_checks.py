@@ -13,10 +13,10 @@ from amp_rewrite.errors import ModelError, OptionError
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.operators import declared_types
 from amp_rewrite.policy.options import Options
-from amp_rewrite.policy.yaml_fields import near
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
+from amp_rewrite.text import suggestion
 
 
 def check_types(
@@ -84,7 +84,7 @@ def check_op_types(model: ir.Model, options: Options) -> Mapping[str, str]:
     for operator, types in options.op_types.items():
         where = f"`Options.op_types` {operator}={types}"
         if operator not in ports:
-            remedy = near(operator, ports) if ports else ""
+            remedy = suggestion(operator, ports) if ports else ""
             raise OptionError("the model has no such custom operator", where=where, remedy=remedy)
         for port in declared_types.parse(types).ports.keys() - ports[operator]:
             name = f"IN{port}" if port >= 0 else f"OUT{~port}"
@@ -94,8 +94,12 @@ def check_op_types(model: ir.Model, options: Options) -> Mapping[str, str]:
 
 def refuse_other(observed: object, model: ir.Model) -> None:
     """Raise OptionError for observations of another model."""
-    if isinstance(observed, Observed):
-        observed.refuse_other(plan_files.fingerprint(model.graph))
+    if isinstance(observed, Observed) and observed.model != plan_files.fingerprint(model.graph):
+        raise OptionError(
+            "was observed on another model",
+            where=observed.where,
+            remedy="observe the model that you rewrite",
+        )
 
 
 def check_output(source: object, output: object, *, in_place: object) -> None:

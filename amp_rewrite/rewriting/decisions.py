@@ -175,16 +175,12 @@ class Decisions:
         What is left out is the cause of nothing, and no part of a site, any more.
         """
         places: dict[int | None, int] = {unit: start + place for place, unit in enumerate(units)}
+        chosen = (self.all[unit] for unit in units)
         return Decisions(
-            tuple(_with_cause(self.all[unit], places) for unit in units),
+            tuple(msgspec.structs.replace(each, cause=places.get(each.cause)) for each in chosen),
             tuple(site.of_units(places) for site in sites),
             tuple(self.nodes[unit] for unit in units),
         )
-
-
-def _with_cause(decision: Decision, places: Mapping[int | None, int]) -> Decision:
-    cause = places.get(decision.cause)
-    return decision if cause == decision.cause else msgspec.structs.replace(decision, cause=cause)
 
 
 def of(
@@ -199,9 +195,10 @@ def of(
     The Cast sites are those of the Casts that the model has, then those that are planned, in their order;
     `cast_nodes` has a node for each of these once they are inserted.
     """
+    planned = zip(plan.casts, cast_nodes or [None] * len(plan.casts), strict=True)
     return Decisions(
         tuple(_decisions(graph, painting, flops or {})),
-        tuple(_cast_sites(graph, plan.casts, cast_nodes)),
+        (*_existing(graph, plan.casts), *(_planned(graph, cast, node) for cast, node in planned)),
         tuple(unit.node for unit in graph.units),
     )
 
@@ -259,18 +256,6 @@ def merged(before: Decisions, after: Decisions) -> Decisions:
 
 
 # The sites of Casts.
-
-
-def _cast_sites(
-    graph: UnitGraph, casts: Sequence[PlannedCast], cast_nodes: Sequence[ir.Node] = ()
-) -> Iterator[CastSite]:
-    """Yield the sites of the Casts in the model, then of the planned ones, in order.
-
-    `cast_nodes` has a node for each planned Cast once they are inserted.
-    """
-    yield from _existing(graph, casts)
-    for cast, node in zip(casts, cast_nodes or [None] * len(casts), strict=True):
-        yield _planned(graph, cast, node)
 
 
 def _existing(graph: UnitGraph, casts: Iterable[PlannedCast]) -> Iterator[CastSite]:

@@ -6,11 +6,15 @@ import functools
 import itertools
 import math
 from collections.abc import Collection
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from amp_rewrite.analysis.ranges import fill_of
+from amp_rewrite.errors import ModelError
 from amp_rewrite.model import graph_edits
 from amp_rewrite.model.constants import (
     Conversion,
@@ -197,3 +201,13 @@ def converted(
         doc_string=like.doc_string,
         metadata_props=dict(like.metadata_props),
     )
+
+
+def scale_block(block: NDArray[Any], e: int) -> NDArray[Any]:
+    """Return stored values times 2**-e; raise ModelError where bits would be lost."""
+    result = np.asarray(np.ldexp(block, -e), block.dtype)
+    if not np.array_equal(np.ldexp(result, e), block, equal_nan=True):
+        raise ModelError(
+            "a stored value loses bits when it is scaled", remedy="rewrite without `Options.rescale`"
+        )
+    return result

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
 from amp_rewrite.analysis.observed import Held
 from amp_rewrite.errors import ModelError
-from amp_rewrite.model import inlining, states
+from amp_rewrite.model import inlining
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.numerics.half import BY_NAME, HALF_TYPES
 from amp_rewrite.onnx_types import element_types
@@ -19,7 +20,6 @@ from amp_rewrite.policy.entries import Kind
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import IOTypes, Options
 from amp_rewrite.rewriting import annotations, argument_checks, widened_model
-from amp_rewrite.rewriting.decisions import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ def _evidence_of_runs(model: ir.Model) -> Held:
     except ModelError:
         return {}
     full = (decision for decision in (decided.all if decided else ()) if not decision.is_half)
-    return {name: decision.evidence for decision in full if _holds(decision) for name in decision.outputs}
-
-
-def _holds(decision: Decision) -> bool:
-    authority = decision.evidence.authority
-    is_denied = decision.kind is Kind.DENY and authority is Authority.LIST
-    return is_denied or authority is Authority.OBSERVATION
+    return {
+        name: decision.evidence
+        for decision in full
+        if decision.evidence.authority is Authority.OBSERVATION
+        or (decision.evidence.authority is Authority.LIST and decision.kind is Kind.DENY)
+        for name in decision.outputs
+    }
 
 
 def _widen_others(source: ModelSource, model: ir.Model, options: Options) -> Iterator[str]:

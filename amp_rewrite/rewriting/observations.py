@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from amp_rewrite import arguments
-from amp_rewrite.analysis.observed import Extremes, Seen
+from amp_rewrite.analysis.observed import NOTHING, Extremes, Seen
 from amp_rewrite.errors import OptionError
 from amp_rewrite.files import reading
 from amp_rewrite.model import output_paths, writing
@@ -77,7 +77,7 @@ class Observed(Mapping[str, Extremes]):
                 remedy="merge what is of one model",
             )
         names = {*self, *other}
-        extremes = {name: _union(self.get(name), other.get(name)) for name in names}
+        extremes = {name: self.get(name, NOTHING).join(other.get(name, NOTHING)) for name in names}
         is_synthetic = self.is_synthetic or other.is_synthetic
         samples = self.samples + other.samples
         return Observed(self.model, samples, extremes, self.where, is_synthetic=is_synthetic)
@@ -107,7 +107,10 @@ class Observed(Mapping[str, Extremes]):
             >>> Observed("of one model", 64, {}).to_json()
             {'format': 1, 'model': 'of one model', 'samples': 64, 'values': {}}
         """
-        values = {name: _row(extremes) for name, extremes in self.items()}
+        values = {
+            name: {**dataclasses.asdict(each), "low": float(each.low) + 0.0, "high": float(each.high) + 0.0}
+            for name, each in self.items()  # a zero of any sign, by the order of samples, is 0
+        }
         synthetic = {"synthetic": True} if self.is_synthetic else {}
         return {"format": FORMAT, "model": self.model, "samples": self.samples, **synthetic, "values": values}
 
@@ -146,43 +149,8 @@ class Observed(Mapping[str, Extremes]):
             "flushed": sum(extremes.flushed > 0 for extremes in self.values()),
         }
 
-    def refuse_other(self, model: str) -> None:
-        """Raise OptionError unless `model` is the fingerprint of the observed model.
-
-        Examples:
-            >>> from amp_rewrite import Observed
-            >>> Observed("of one model", 64, {}).refuse_other("of another")
-            Traceback (most recent call last):
-                ...
-            amp_rewrite.errors.OptionError: observed: was observed on another model; observe the ...
-        """
-        if self.model != model:
-            raise OptionError(
-                "was observed on another model",
-                where=self.where,
-                remedy="observe the model that you rewrite",
-            )
-
 
 _AGAIN = "make it again with `Observed.save`"
-
-
-def _union(one: Extremes | None, other: Extremes | None) -> Extremes:
-    if one is None or other is None:
-        extremes = one or other
-        assert extremes is not None, "a name is in one of the two"
-        return extremes
-    return one.join(other)
-
-
-def _row(extremes: Extremes) -> dict[str, Any]:
-    ends = {"low": _canonical(extremes.low), "high": _canonical(extremes.high)}
-    return {**dataclasses.asdict(extremes), **ends}
-
-
-def _canonical(number: float) -> float:
-    """Return the same number, with the sign of a zero dropped, as it depends on the order of samples."""
-    return float(number) + 0.0
 
 
 def _extremes(name: str, row: _Row) -> Extremes:

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
 from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.observed import Seen
 from amp_rewrite.analysis.ranges import Ranges
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.analysis.units import UnitGraph, Use
+from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.errors import OptionError
-from amp_rewrite.model import states, traversal
+from amp_rewrite.model import traversal
 from amp_rewrite.model.constants import StoredTensor, dims
-from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.onnx_types import schema
@@ -110,6 +113,17 @@ class Rescaled:
     regions: tuple[tuple[str, ...], ...] = ()
     products: tuple[str, ...] = ()
     norms: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A priced painting, with the observations, facts and bounds behind it, and what was rescaled for it."""
+
+    observed: Seen
+    facts: Facts
+    proven: Proven | None
+    priced: Priced
+    rescaled: Rescaled | None = None
 
 
 @dataclass(frozen=True, slots=True)

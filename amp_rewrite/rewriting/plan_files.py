@@ -27,8 +27,7 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import targets
 from amp_rewrite.policy.entries import Entry, Operator
 from amp_rewrite.policy.evidence import Authority
-from amp_rewrite.policy.form import Form
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.options import Form, IOTypes, Options
 from amp_rewrite.rewriting import decisions, records
 from amp_rewrite.rewriting.decisions import CastSite, Decision, Decisions
 from amp_rewrite.rewriting.plan import Rescaled
@@ -51,7 +50,7 @@ _SHORT, _BLANK = 64, b"\xef\xbb\xbf \t\r\n"
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a run that decide with its plan: those of the form (policy.form), and of types."""
+    """The options of a run that decide with its plan: those of the form (policy.options), and of types."""
 
     half: str
     target: str
@@ -69,10 +68,15 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     op_types: dict[str, str]
 
     @property
+    def half_type(self) -> Half:
+        """The half type; OptionError for one that there is not."""
+        return arguments.named("half", self.half, Half, halves.BY_NAME)
+
+    @property
     def form(self) -> Form:
         """The form; OptionError for a half type or a target that there is not."""
         own: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Form)}
-        own |= {"half": halves.named(self.half), "target": targets.named(self.target)}
+        own |= {"half": self.half_type, "target": targets.named(self.target)}
         return Form(**own)
 
 
@@ -109,7 +113,7 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def half(self) -> Half:
         """The half type."""
-        return halves.named(self.options.half)
+        return self.options.half_type
 
     def over(self, options: Options) -> Options:
         """Return the options with all that the plan decides taken from it."""

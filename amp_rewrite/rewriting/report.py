@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis.observed import Held
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.bounds.unit_ranges import RangeCounts
 from amp_rewrite.certificate.certificate import Certificate
@@ -17,6 +19,7 @@ from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.costs.model_costs import Prediction
 from amp_rewrite.model import constants
 from amp_rewrite.operators.catalogue import has_arithmetic
+from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.preparing.form_changes import FormChange
 from amp_rewrite.preparing.opset_raising import NewerOpset
 from amp_rewrite.rewriting import records
@@ -219,13 +222,22 @@ def _has_elements(unit: Unit) -> bool:
     return any(value is not None and constants.has_elements(value) for value in (*unit.defs, *inputs))
 
 
-def of_plan(plan: Plan, nodes: Counts) -> Report:
-    """Return the report as far as the plan determines it, without sizes, times and verdicts."""
-    tensors = plan.tensors
+def of_plan(plan: Plan, graph: UnitGraph, painting: Painting, before: Held) -> Report:
+    """Return the report as far as the plan determines it, without sizes, times and verdicts; `before` is the
+    evidence of an earlier rewrite of the same model.
+    """
+    tensors, earlier = plan.tensors, {id(evidence) for evidence in before.values()}
+    now = [entry.evidence for entry in painting.entries if id(entry.evidence) not in earlier]
+    reasons = Counter(evidence.reason for evidence in now)
+    imprecise = (evidence for evidence in now if evidence.reason is Reason.IMPRECISE_OUTPUT)
     return Report(
         half=plan.half.name,
         changed=bool(plan),
-        nodes=nodes,
+        nodes=count_nodes(graph, painting),
+        observed=reasons[Reason.OBSERVED_OVERFLOW],
+        sensitive=reasons[Reason.SENSITIVE],
+        earlier=len(painting.entries) - len(now),
+        imprecise_outputs={evidence.subject: evidence.number or 0.0 for evidence in imprecise},
         casts_added=len(plan.casts),
         stored_half=sum(change.storage is Storage.HALF for change in tensors),
         stored_both=sum(change.storage is Storage.BOTH for change in tensors),

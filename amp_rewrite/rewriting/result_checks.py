@@ -24,7 +24,7 @@ from amp_rewrite.model.writing import WrittenResult
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.policy.options import IOTypes, Options
-from amp_rewrite.process import worker, worker_process
+from amp_rewrite.process import worker
 from amp_rewrite.process.stopwatch import Stopwatch
 
 
@@ -157,7 +157,7 @@ def _complaint(model: Checkable, *, full: bool = True) -> str:
     # the worker may have been started in another folder
     relative = isinstance(model, str) and bool(model) and not Path(model).is_absolute()
     checkable = str(Path.cwd() / str(model)) if relative else model
-    complaint = worker.call(worker_process.complaint, checkable, full=full)
+    complaint = worker.call(worker.complaint, checkable, full=full)
     return _CRASHES if complaint is None else complaint[:300]
 
 

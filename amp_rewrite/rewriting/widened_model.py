@@ -64,7 +64,8 @@ def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[st
     values keep their half inputs and outputs, behind Casts.
     """
     widener = _Widener(model, halves, kept_io)
-    widened, at_limit = _widen_stored(model, halves)
+    stored = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in halves]
+    at_limit = tuple(name for name, tensor in stored if _is_at_limit(tensor))
     before = _casts(model)
     widener.run()
     inserted = _casts(model) - before
@@ -72,7 +73,7 @@ def widen(model: ir.Model, halves: Halves = HALF_TYPES, *, kept_io: Container[st
     preparing.bypass_casts(every_node(model.graph), element_types.infer(model))
     _take_over_outputs(model)
     _declare(model, halves)
-    return Edited(widened, before + inserted - _casts(model), inserted, at_limit)
+    return Edited(len(stored), before + inserted - _casts(model), inserted, at_limit)
 
 
 def _declare(model: ir.Model, halves: Halves) -> None:
@@ -85,12 +86,6 @@ def _declare(model: ir.Model, halves: Halves) -> None:
 
 def _casts(model: ir.Model) -> int:
     return sum(node.op_type == "Cast" for node in every_node(model.graph))
-
-
-def _widen_stored(model: ir.Model, kinds: Halves) -> tuple[int, tuple[str, ...]]:
-    """Widen the stored half tensors; return their number, and the names of those with values at a limit."""
-    halves = [(name, tensor) for name, tensor in _tensors(model) if tensor.dtype in kinds]
-    return len(halves), tuple(name for name, tensor in halves if _is_at_limit(tensor))
 
 
 def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
@@ -115,7 +110,6 @@ class _Widener:
     def __init__(self, model: ir.Model, halves: Halves, kept_io: Container[str | None] | None) -> None:
         self._model, self._root, self._halves, self._kept_io = model, model.graph, halves, kept_io
         self._types: Types = element_types.infer(model)
-        self._version = element_types.versions(model.graph.opset_imports)
         self._layouts = element_types.Layouts(model)
         self._lists_weights = model.ir_version < constants.CONSTANT_INPUTS_BELOW
 
@@ -128,16 +122,20 @@ class _Widener:
         )
         for node in nodes:
             if node not in opaque:
-                _widen_node(node, self._types, self._halves)
-        for value in halves:
-            if value not in staying:
-                self._widen(value)
+                widen_attributes(node, self._halves)
+                if node.op_type == "Cast" and not node.domain and self._is_half(node.outputs[0]):
+                    node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
+        changing = [value for value in halves if value not in staying]
+        for value in changing:
+            stored = value.const_value
+            value.const_value = None if stored is None else widen_tensor(stored)
+            value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
         with instrument(self._model, self._types) as points:
             for node in opaque:
                 self._feed(points, node, staying)
             for value in staying:
                 self._use_widened(points, value)
-            self._keep_outputs(points, [value for value in halves if value not in staying])
+            self._keep_outputs(points, changing)
 
     def _is_known(self, node: ir.Node) -> bool:
         """Return whether an operator has a schema that accepts its types with float32 in place of half."""
@@ -157,11 +155,6 @@ class _Widener:
     def _keeps(self, value: ir.Value) -> bool:
         """Return whether the value keeps its type as an input or output of the model."""
         return self._kept_io is None or value.name in self._kept_io
-
-    def _widen(self, value: ir.Value) -> None:
-        if value.const_value is not None:
-            value.const_value = widen_tensor(value.const_value)
-        value.type = element_types.with_element(self._types[value], ir.DataType.FLOAT)
 
     def _feed(self, points: Instrument, node: ir.Node, staying: Container[ir.Value]) -> None:
         """Cast the inputs of an opaque node back to half."""
@@ -194,13 +187,6 @@ class _Widener:
 
 
 _CAST = "cast"
-
-
-def _widen_node(node: ir.Node, types: Types, halves: Halves) -> None:
-    """Widen the tensors in a node's attributes, and the types that they name."""
-    widen_attributes(node, halves)
-    if node.op_type == "Cast" and not node.domain and types[node.outputs[0]].dtype in halves:
-        node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
 
 
 def _take_over_outputs(model: ir.Model) -> None:

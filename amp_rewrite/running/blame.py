@@ -17,10 +17,11 @@ from amp_rewrite.numerics.half import FLOAT16, HALF_TYPES
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.operators.catalogue import CONTROL_FLOW, EXACT, names
 from amp_rewrite.policy import node_patterns
-from amp_rewrite.preparing import preparing, value_shapes
+from amp_rewrite.preparing import preparing
 from amp_rewrite.running import emulation, metrics, selections, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.instrumented_model import InstrumentedModel, paired_values
+from amp_rewrite.running.metrics import Metrics
 from amp_rewrite.running.selections import OtherSelection
 from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
 
@@ -130,7 +131,7 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
     """Return patterns for `Pins.keep_full` that keep these nodes in float32, as far as pins can."""
     model = loading.load(original).model
     inlining.inline(model)
-    types = value_shapes.types(model)
+    types = element_types.infer(model)
     preparing.bypass_casts(traversal.every_node(model.graph), types)
     names = pinnable(unit_building.build(model, types))
     node_names = dict.fromkeys(name for error in blamed for name in error.to_keep(names))
@@ -139,9 +140,7 @@ def pins(original: Runnable, blamed: Iterable[NodeError]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    error: float
-    as_gate: float
-    non_finite: int
+    metrics: Metrics
     largest: float
     low: float | None
     high: float | None
@@ -160,12 +159,10 @@ def _compare(values: Iterable[tuple[str, Any, Any]]) -> Iterator[tuple[str, _Dif
             (np.abs(reference) > FLOAT16.largest) & (np.abs(actual) >= FLOAT16.fill / 2) & np.isfinite(actual)
         )
         expected = np.where(clamped, actual, reference)  # a clamped mask is not an error
-        difference = metrics.measure(expected, actual)
         finite = actual[np.isfinite(actual)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
         largest = float(np.max(np.abs(reference[np.isfinite(reference)]), initial=0.0))
-        error, lost = difference.error(), difference.non_finite
-        yield name, _Difference(difference.relative_l2, error, lost, largest, low, high)
+        yield name, _Difference(metrics.measure(expected, actual), largest, low, high)
 
 
 def _of_float32(rewritten: Runnable) -> frozenset[str]:
@@ -201,20 +198,21 @@ def _node_errors(
             consumers.setdefault(name, {})[node_patterns.pinned_as(node)] = None
     for node in nodes:
         inputs = [differences[name] for name in _names(node.inputs) if name in differences]
-        entering = max((value.error for value in inputs), default=0.0)
-        lost_before = any(value.non_finite for value in inputs)
+        entering = max((value.metrics.relative_l2 for value in inputs), default=0.0)
+        lost_before = any(value.metrics.non_finite for value in inputs)
         for name in _names(node.outputs):
             value = differences.get(name)
             if value is not None:
-                error = value.as_gate if node.op_type in GATES else value.error
+                lost = value.metrics.non_finite
+                error = value.metrics.error() if node.op_type in GATES else value.metrics.relative_l2
                 yield NodeError(
                     node=node_patterns.pinned_as(node),
                     operator=schema.written(node.domain, node.op_type),
                     value=name,
-                    error=math.inf if value.non_finite else error,
+                    error=math.inf if lost else error,
                     added=error - entering,
                     rounds=_rounds(node, of_float32),
-                    non_finite=0 if lost_before else value.non_finite,
+                    non_finite=0 if lost_before else lost,
                     largest=value.largest,
                     low=min((v.low for v in inputs if v.low is not None), default=None),
                     high=max((v.high for v in inputs if v.high is not None), default=None),

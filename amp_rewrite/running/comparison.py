@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.running import metrics, sequences, sessions
 from amp_rewrite.running.metrics import Channels, Metrics, Moments, is_float
 from amp_rewrite.running.sequences import EachStep, Steps, by_step
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Runnable
+from amp_rewrite.running.sessions import Feeds, Runnable
 
 
 class RewrittenRunError(Exception):
@@ -209,67 +209,30 @@ def arrays(outputs: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def worst(samples: list[Metrics]) -> Metrics:
     """Combine the metrics of an output over all samples: the worst of each, and sums of the counts."""
-    agreements = [sample.agreement for sample in samples if sample.agreement is not None]
-    return replace(
-        samples[0],
-        max_abs=max(sample.max_abs for sample in samples),
-        mean_abs=max(sample.mean_abs for sample in samples),
-        relative_l2=max(sample.relative_l2 for sample in samples),
-        cosine=min(sample.cosine for sample in samples),
-        snr_db=min(sample.snr_db for sample in samples),
+    columns = {each.name: [getattr(sample, each.name) for sample in samples] for each in fields(Metrics)}
+    agreements = [agreement for agreement in columns.pop("agreement") if agreement is not None]
+    return Metrics(
         agreement=min(agreements, default=None),
-        non_finite=sum(sample.non_finite for sample in samples),
-        compared=sum(sample.compared for sample in samples),
-        rms=max(sample.rms for sample in samples),
-        scale=max(sample.scale for sample in samples),
+        **{name: _WORST.get(name, max)(values) for name, values in columns.items()},
     )
 
 
-# Noise of the float32 model: its outputs with and without onnxruntime's optimisation.
-
-
-class Float32Noise:
-    """The difference between the outputs of a model and those of the same model run unoptimised."""
-
-    def __init__(self, model: Runnable, device: Device, libraries: Libraries = ()) -> None:
-        self._session = functools.cache(
-            lambda: sessions.open_session(model, device, libraries, optimised=False)
-        )
-        self._latest: tuple[Feeds, Mapping[str, Any]] | None = None
-
-    def outputs(self, feeds: Feeds) -> Mapping[str, Any]:
-        """Return the outputs of the unoptimised model, cached for the latest feeds."""
-        if self._latest is None or self._latest[0] is not feeds:
-            self._latest = feeds, sessions.run_session(self._session(), feeds)
-        return self._latest[1]
-
-    def compared(self, runs: Runs) -> list[SampleComparison]:
-        """Compare the original's outputs with those of the unoptimised model, in each step.
-
-        Empty if these are unavailable: onnxruntime may need its optimisation to run the model, or the time
-        limit may be reached. A verdict does not require noise.
-        """
-        try:
-            return compare(replace(runs, rewritten=self.outputs(runs.feeds)), "")
-        except AmpRewriteError:
-            return []
+_WORST: Mapping[str, Callable[[list[Any]], Any]] = {
+    "cosine": min,
+    "snr_db": min,
+    "non_finite": sum,
+    "compared": sum,
+}
 
 
 # The names, types and shapes of the inputs and outputs of two models, and their differences.
 
 
-@dataclass(frozen=True, slots=True)
-class BorderDifferences:
-    """How the inputs and outputs of two models differ, a sentence each, and warnings about outputs whose
-    inferred shape differs from the declared one in both.
-    """
-
-    differences: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes) -> BorderDifferences:
-    """Compare the inputs and outputs of two models by their sessions.
+def borders(
+    models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTypes
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return how the inputs and outputs of two models differ by their sessions, a sentence each, and warnings
+    about outputs whose inferred shape differs from the declared one in both.
 
     onnxruntime reports an inferred or a declared shape, and infers more for a result, whose values declare
     shapes: an output for which both models declare the same one, or the original none, may have any.
@@ -297,7 +260,7 @@ def borders(models: tuple[Runnable, Runnable], before: Any, after: Any, io: IOTy
                 warnings += [said] if declared[0] is not None else []
             elif declared[0] is not None:
                 found.append(f"'{was.name}' has the shape {now.shape}, and had {was.shape}")
-    return BorderDifferences(tuple(found), tuple(warnings))
+    return tuple(found), tuple(warnings)
 
 
 def _declared(model: Runnable) -> dict[str, list[int | str | None]]:

@@ -16,11 +16,10 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.model import external_data, inlining, loading, proto_traversal, serialization, writing
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.onnx_types import element_types
-from amp_rewrite.policy.options import ExternalData
-from amp_rewrite.preparing import value_shapes
 from amp_rewrite.process import startup
 from amp_rewrite.rewriting import plan_files, widened_model
 from amp_rewrite.running import sessions
@@ -78,7 +77,7 @@ def _load(model: Runnable, folder: Path) -> LightModel:
     inlining.inline(loaded.model)
     if widened_model.has_half(loaded.model, _NO_KERNELS):
         widened_model.widen(loaded.model, _NO_KERNELS, kept_io=())
-    for value, kind in value_shapes.types(loaded.model).items():
+    for value, kind in element_types.infer(loaded.model).items():
         value.type = kind
     if not loaded.external and external_data.size_of(loaded.model) > LARGE:
         writing.save(loaded, folder / "model.onnx", ExternalData("always"))
@@ -191,10 +190,6 @@ class InstrumentedModel:
             yield values
             is_small = sum(value.nbytes for value in values.values()) < SMALL // 2
             size = min(2 * size, _MOST) if is_small else CHUNK
-
-
-Instrumented = Callable[[], tuple[InstrumentedModel, InstrumentedModel]]
-"""A function that returns new copies of the original and of the rewritten model that output values."""
 
 
 def paired_values(

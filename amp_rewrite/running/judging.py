@@ -8,58 +8,111 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from amp_rewrite.errors import AmpRewriteError
+from amp_rewrite.model import external_data
 from amp_rewrite.numerics.half import Half
-from amp_rewrite.running import comparison, metrics, sessions, tolerances
-from amp_rewrite.running.comparison import (
-    Float32Noise,
-    OutputComparison,
-    RewrittenRunError,
-    Runs,
-    SampleComparison,
-)
+from amp_rewrite.running import comparison, metrics, selections, sessions, tolerances
+from amp_rewrite.running.comparison import OutputComparison, RewrittenRunError, Runs, SampleComparison
 from amp_rewrite.running.inputs.feeds import Longer
-from amp_rewrite.running.metrics import Spread
-from amp_rewrite.running.selections import OtherSelection, Selections
+from amp_rewrite.running.instrumented_model import InstrumentedModel
+from amp_rewrite.running.metrics import Channels
+from amp_rewrite.running.selections import OtherSelection
 from amp_rewrite.running.sequences import Steps, changed
-from amp_rewrite.running.sessions import Feeds
+from amp_rewrite.running.sessions import LARGE, Device, Feeds, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, Tolerances
 from amp_rewrite.running.verdict import Channel, FailedStress, Output, Verdict, distance
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ComparedModels:
-    """The sessions of two models, the half type of the second, and the criteria of the comparison."""
+    """Two models with their open sessions, the half type of the second, and the criteria of the comparison.
 
+    `float32` and `rewritten` are the models as they are run: the first one with its half values widened if it
+    does not run with them, the second one emulated on the CPU.
+    """
+
+    float32: Runnable
+    rewritten: Runnable
     before: Any
     after: Any
     half: Half | None
     bounds: Tolerances
     metrics: tuple[Metric, ...]
-    noise: Float32Noise
-    is_large: bool
-    selections: Selections
+    device: Device
+    libraries: Libraries
+    _vain: int = 0
+    _unoptimised: Any = None
+    _latest: tuple[Feeds | None, Mapping[str, Any]] = (None, {})
+
+    @property
+    def is_large(self) -> bool:
+        """Whether no session is opened beside those of the comparison (LARGE)."""
+        if isinstance(self.float32, onnx.ModelProto):
+            return self.float32.ByteSize() > LARGE
+        files = (Path(self.float32), *external_data.referenced_by(Path(self.float32)))
+        return sum(file.stat().st_size for file in files) > LARGE
 
     def compare(self, feeds: Feeds, sample: str) -> Compared:
-        """Run both models on a sample, and judge it, with the selections of the original if that fails, and
-        they differ from those of the result between close scores only.
+        """Run both models on a sample, and judge it; if that fails, with the selections of the original, if
+        those of the result differ from them between close scores only.
+
+        Close is twice the tolerance, as each of two scores may be off by it. After MOST_VAIN samples that
+        fail for another reason nothing is imposed any more.
         """
         runs = comparison.run(self.before, self.after, feeds, sample)
         steps = comparison.compare(runs, sample, self.half)
         found = Compared(runs, steps, self.judge(steps))
-        imposed = self.selections.imposed(feeds, self.bounds) if found.is_far else None
-        if imposed is None:
+        if not found.is_far or self._vain >= MOST_VAIN:
+            return found
+        imposed = selections.impose(*self.instrumented(), feeds)
+        limit = (Tolerances() if self.bounds.error is None else self.bounds).error or 0.0
+        if imposed is None or not all(choice.ratio <= 2 * limit for choice in imposed.choices):
+            self._vain += 1
             return found
         steps = comparison.compare(imposed.runs, sample, self.half)
         return Compared(runs, steps, self.judge(steps), imposed.choices)
 
-    def judge(self, compared: Sequence[SampleComparison]) -> tuple[Output, ...]:
+    def instrumented(self) -> tuple[InstrumentedModel, InstrumentedModel]:
+        """Return new copies of both models that output values."""
+        before, after = (
+            InstrumentedModel(model, self.device, self.libraries) for model in (self.float32, self.rewritten)
+        )
+        return before, after
+
+    def unoptimised(self, feeds: Feeds) -> Mapping[str, Any]:
+        """Return the outputs of the original without onnxruntime's optimisation, cached for the latest feeds:
+        how far they differ is float32's own noise.
+        """
+        if self._unoptimised is None:
+            self._unoptimised = sessions.open_session(
+                self.float32, self.device, self.libraries, optimised=False
+            )
+        if self._latest[0] is not feeds:
+            self._latest = feeds, sessions.run_session(self._unoptimised, feeds)
+        return self._latest[1]
+
+    def compare_float32(self, runs: Runs) -> list[SampleComparison]:
+        """Compare the original's outputs with those of the unoptimised model, in each step.
+
+        Empty if these are unavailable: onnxruntime may need its optimisation to run the model, or the time
+        limit may be reached. A verdict does not require noise.
+        """
+        try:
+            return comparison.compare(replace(runs, rewritten=self.unoptimised(runs.feeds)), "")
+        except AmpRewriteError:
+            return []
+
+    def judge(
+        self, compared: Sequence[SampleComparison], plain: Sequence[SampleComparison] = ()
+    ) -> tuple[Output, ...]:
         """Return the outputs of comparisons with their violated bounds."""
-        return tuple(outputs_of(compared, self.bounds))
+        return tuple(outputs_of(compared, plain, self.bounds))
 
     def judge_runs(self, runs: Runs) -> tuple[Output, ...]:
         """Return the outputs of runs on a single sample with their violated bounds."""
@@ -80,6 +133,10 @@ class ComparedModels:
         return frozenset(output.name for output in outputs if output.broken)
 
 
+MOST_VAIN = 2
+"""The samples that fail for another reason after which nothing is imposed any more: each takes two runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
     """Runs on a sample, their comparison in each step, the outputs with their violated bounds, and what the
@@ -97,8 +154,12 @@ class Compared:
         return any(output.broken for output in self.outputs)
 
 
-def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iterator[Output]:
-    """Yield each output with its worst figures over all samples, and the bounds that these violate."""
+def outputs_of(
+    compared: Sequence[SampleComparison], plain: Sequence[SampleComparison], bounds: Tolerances
+) -> Iterator[Output]:
+    """Yield each output with its worst figures over all samples, and the bounds that these violate; `plain`
+    is how far float32 itself is off (`ComparedModels.compare_float32`), empty if that is not known.
+    """
     for name in dict.fromkeys(name for sample in compared for name in sample.outputs):
         samples = [sample.outputs.get(name) for sample in compared]
         comparisons = [entry for entry in samples if entry is not None]
@@ -106,7 +167,8 @@ def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iter
         by_sample = tuple(sample.metrics.relative_error if sample else None for sample in samples)
         output = Output(name=name, metrics=worst, broken=(), by_sample=by_sample)
         if is_float:
-            output = _measured(output, comparisons, bounds.atol or 0.0)
+            own = [step.outputs[name].off for step in plain if name in step.outputs]
+            output = _measured(output, comparisons, own, bounds.atol or 0.0)
         broken = tuple(tolerances.violations(worst, output.error, bounds))
         if output.error is not None and any(bound.startswith("non_finite ") for bound in broken):
             output = replace(output, error=math.inf)  # that of the other values says nothing
@@ -119,37 +181,25 @@ def outputs_of(compared: Sequence[SampleComparison], bounds: Tolerances) -> Iter
         )
 
 
-def _measured(output: Output, samples: Sequence[OutputComparison], atol: float) -> Output:
-    """Return a float output with its error and rounding floor relative to its spread."""
-    spread = _spread(samples)
-    errors = [spread.error(sample.off, max(metrics.SMALLEST, atol)) for sample in samples]
+def _measured(
+    output: Output, samples: Sequence[OutputComparison], own: Sequence[Channels], atol: float
+) -> Output:
+    """Return a float output with its error, rounding floor and float32's noise relative to its spread over
+    all samples.
+    """
+    moments = [entry.moments for entry in samples if entry.moments is not None]
+    spread, least = metrics.spread(moments or [metrics.moments(np.zeros(0))]), max(metrics.SMALLEST, atol)
+    errors = [spread.error(sample.off, least) for sample in samples]
     error, channel = max(errors, key=lambda pair: (math.isnan(pair[0]), pair[0]))
     floors = [spread.error(entry.rounding, atol)[0] for entry in samples if entry.rounding is not None]
     return replace(
         output,
         error=error,
         floor=max(floors, default=None),
+        noise=max((spread.error(off, least)[0] for off in own if off), default=None),
         spread=float(spread.sizes[channel]),
         channel=None if spread.axis is None else Channel(spread.axis, channel),
     )
-
-
-def noise_of(
-    name: str, compared: Sequence[SampleComparison], plain: Sequence[SampleComparison], atol: float
-) -> float | None:
-    """Return how far float32 itself is off in a float output (`Float32Noise.compared`), relative to its
-    spread over all samples; None if that is not known.
-    """
-    off = [step.outputs[name].off for step in plain if name in step.outputs]
-    spread = _spread([sample.outputs[name] for sample in compared if name in sample.outputs])
-    noise = (spread.error(each, max(metrics.SMALLEST, atol))[0] for each in off if each)
-    return max(noise, default=None)
-
-
-def _spread(samples: Sequence[OutputComparison]) -> Spread:
-    """Return the spread of an output over all samples."""
-    moments = [entry.moments for entry in samples if entry.moments is not None]
-    return metrics.spread(moments or [metrics.moments(np.zeros(0))])
 
 
 def _channel(output: Output, bound: str) -> str:
@@ -188,7 +238,7 @@ class Undecided:
     def look(self, found: Compared) -> None:
         """Examine the outputs that violate bounds in a sample."""
         far = [each for each in found.outputs if each.broken and self._reasons.get(each.name, ()) is not None]
-        plain = self._pair.noise.compared(found.runs) if far else ()
+        plain = self._pair.compare_float32(found.runs) if far else ()
         own = {output.name: output for output in self._pair.judge(plain)}  # float32 in place of the result
         for output in far:
             beside, last = own.get(output.name), self._reasons.get(output.name)

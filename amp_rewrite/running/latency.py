@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model import loading
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device, Feeds, Libraries
-
-# Models prepared for repeated, timed runs: session open, inputs converted and on the device.
 
 PreparedRun = Callable[[], Any]
 """A function that runs a model once, and returns when the outputs are complete."""
@@ -88,14 +85,13 @@ Round = tuple[float, ...]
 
 
 WARMUP, FEWEST, MOST = 10, 5, 200
-"""The rounds of the warm-up, and the fewest (for meaningful percentiles) and the most that are measured."""
+"""The rounds of the warm-up, and the fewest and the most that are measured."""
 
 SECONDS = 20.0
 """How long a measurement takes by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Speedup:
+class Speedup(NamedTuple):
     """The median over the rounds, and the bounds of its 90 % confidence interval."""
 
     median: float
@@ -104,52 +100,40 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """The run time of one model.
-
-    `p50`, `p90` and `p99` are percentiles in milliseconds, `throughput` is sequential runs per second.
-    `speedup` is the first model's time divided by this one's in the same round. `size` is that of the file
-    and its external data, in bytes.
-    """
-
-    model: TimedModel
-    p50: float
-    p90: float
-    p99: float
-    throughput: float
-    speedup: Speedup
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Bench:
-    """The measurements of several models; every speedup is relative to the first."""
+    """The seconds of several models in each round; every speedup is relative to the first."""
 
-    latencies: tuple[Latency, ...]
+    models: Sequence[TimedModel]
+    rounds: Sequence[Round]
     device: Device
-    rounds: int
     onnxruntime: str
 
-    def title(self, latency: Latency) -> str:
+    def title(self, model: TimedModel) -> str:
         """Return the display name of a model; on CUDA with its TF32 setting."""
-        tf32 = f" (TF32 {'on' if latency.model.tf32 else 'off'})" if self.device is Device.CUDA else ""
-        return f"{latency.model.name}{tf32}"
+        tf32 = f" (TF32 {'on' if model.tf32 else 'off'})" if self.device is Device.CUDA else ""
+        return f"{model.name}{tf32}"
+
+    def figures(self) -> Iterator[tuple[TimedModel, float, Speedup]]:
+        """Yield each model with its median in milliseconds, and its speedup."""
+        columns = list(zip(*self.rounds, strict=True))
+        for model, column in zip(self.models, columns, strict=True):
+            yield model, float(np.median(column)) * 1000, speedup(columns[0], column)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data."""
-        return {
-            "provider": self.device.value,
-            "onnxruntime": self.onnxruntime,
-            "rounds": self.rounds,
-            "models": [_to_json(latency) for latency in self.latencies],
-        }
-
-
-def _to_json(latency: Latency) -> dict[str, Any]:
-    fields = asdict(latency)
-    model = fields.pop("model")
-    model["libraries"] = [str(path) for path in model["libraries"]]
-    return {**model, "path": str(model["path"]), **fields}
+        models = [
+            {
+                "name": model.name,
+                "path": str(model.path),
+                "tf32": model.tf32,
+                "libraries": [str(path) for path in model.libraries],
+                "p50": median,
+                "speedup": ratio._asdict(),
+            }
+            for model, median, ratio in self.figures()
+        ]
+        own = {"provider": self.device.value, "onnxruntime": self.onnxruntime, "rounds": len(self.rounds)}
+        return {**own, "models": models}
 
 
 def measure(
@@ -162,15 +146,10 @@ def measure(
     feeds = list(samples)
     if not feeds:
         raise FeedError("there is no sample to run", remedy="give one with `samples`")
-    sizes = [loading.load(model.path).size for model in models]
+    for model in models:
+        sessions.check_model(model.name, model.path)  # onnxruntime waits for a pipe
     rounds = time_rounds(models, feeds, device, seconds)
-    columns = list(zip(*rounds, strict=True))
-    latencies: list[Latency] = []
-    for model, column, size in zip(models, columns, sizes, strict=True):
-        p50, p90, p99 = (float(p) * 1000 for p in np.percentile(column, (50, 90, 99)))
-        ratio, throughput = speedup(columns[0], column), len(column) / sum(column)
-        latencies.append(Latency(model, p50, p90, p99, throughput, ratio, size))
-    return Bench(tuple(latencies), device, len(rounds), sessions.onnxruntime().__version__)
+    return Bench(models, rounds, device, sessions.onnxruntime().__version__)
 
 
 def time_rounds(
@@ -179,30 +158,26 @@ def time_rounds(
     """Time each round, with all models open in this process; raise as `measure` does."""
 
     def measured(options: Any) -> list[Round]:
-        return interleave([_cycling(model, device, samples, options) for model in models], seconds)
+        def cycle(model: TimedModel) -> Iterator[PreparedRun]:
+            session = open_timed_session(model, device)
+            return itertools.cycle([prepare(session, one, device, model.path, options) for one in samples])
+
+        return interleave([cycle(model) for model in models], seconds)
 
     return sessions.run_interruptible(measured)  # once for all runs: its overhead must not be timed
 
 
-def _cycling(model: TimedModel, device: Device, samples: Sequence[Feeds], options: Any) -> PreparedRun:
-    """Return a function that runs the model on the next sample at each call, in a cycle."""
-    session = open_timed_session(model, device)
-    runs = [prepare(session, feeds, device, model.path, options) for feeds in samples]
-    cycle = itertools.cycle(runs)
-    return lambda: next(cycle)()  # noqa: PLW0108 - the next one at each call
-
-
 def interleave(
-    runs: Sequence[PreparedRun], seconds: float, clock: Callable[[], float] = time.perf_counter
+    models: Sequence[Iterator[PreparedRun]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[Round]:
-    """Call all of `runs` in turn, round by round, after a warm-up; return the seconds of each.
+    """Call the next run of each model in turn, round by round, after a warm-up; return the seconds of each.
 
     No round begins after `seconds`, nor one of the warm-up after a quarter of that, but for the FEWEST. Every
     second round is in reverse (A B B A), as what runs second may find caches warm.
     """
 
-    def timed(run: PreparedRun) -> float:
-        start = clock()
+    def timed(runs: Iterator[PreparedRun]) -> float:
+        run, start = next(runs), clock()
         run()
         return clock() - start
 
@@ -210,7 +185,7 @@ def interleave(
         end, rounds = clock() + limit, list[Round]()
         while len(rounds) < most and (len(rounds) < fewest or clock() < end):
             way = 1 if len(rounds) % 2 == 0 else -1
-            rounds.append(tuple([timed(run) for run in runs[::way]][::way]))
+            rounds.append(tuple([timed(runs) for runs in models[::way]][::way]))
         return rounds
 
     repeat(WARMUP, 1, seconds / 4)

@@ -56,14 +56,11 @@ Channels = Mapping[int | None, NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Moments of the finite values of an output in a sample: count, mean, mean square, and the largest
-    magnitude. `unlike` are the axes along which its channels may be quantities of different size.
+    """Moments of the finite values of an output in a sample: in rows their count, mean, mean square, and
+    largest magnitude. `unlike` are the axes along which its channels may be quantities of different size.
     """
 
-    count: Channels
-    mean: Channels
-    square: Channels
-    largest: Channels
+    rows: Channels
     unlike: tuple[int, ...]
 
 
@@ -91,15 +88,14 @@ def moments(expected: NDArray[Any]) -> Moments:
     """Return the moments of an output of the original."""
     finite = np.isfinite(expected)
     values = np.where(finite, expected, 0).astype(np.float64)
-    count = {axis: _by_channel(np.sum, finite, axis).astype(np.float64) for axis in _axes(expected)}
-    some = {axis: np.maximum(number, 1.0) for axis, number in count.items()}
-    return Moments(
-        count,
-        {axis: _by_channel(np.sum, values, axis) / some[axis] for axis in count},
-        {axis: _by_channel(np.sum, np.square(values), axis) / some[axis] for axis in count},
-        {axis: _by_channel(_largest, values, axis) for axis in count},
-        _unlike(expected.shape),
-    )
+    squares = np.square(values)
+
+    def rows(axis: int | None) -> NDArray[np.float64]:
+        count = _by_channel(np.sum, finite, axis)
+        sums = (_by_channel(np.sum, array, axis) / np.maximum(count, 1) for array in (values, squares))
+        return np.stack([count, *sums, _by_channel(_largest, values, axis)])
+
+    return Moments({axis: rows(axis) for axis in _axes(expected)}, _unlike(expected.shape))
 
 
 def differences(
@@ -208,35 +204,31 @@ beside other quantities: a detector's are 0 in almost all places. Last, float32'
 class _Pooled:
     sizes: NDArray[np.float64]
     largest: NDArray[np.float64]
-    count: NDArray[np.float64]
     mean: NDArray[np.float64]
     variance: NDArray[np.float64]
 
 
 def _about_mean(samples: Sequence[Moments], axis: int | None) -> _Pooled:
     """Pool the moments of all samples, and return them with the spread."""
-    count = np.sum([each.count[axis] for each in samples], axis=0)
-    some = np.maximum(count, 1.0)
-    mean = np.sum([each.count[axis] * each.mean[axis] for each in samples], axis=0) / some
-    square = np.sum([each.count[axis] * each.square[axis] for each in samples], axis=0) / some
-    largest = np.max([each.largest[axis] for each in samples], axis=0)
+    counts, means, squares, sizes = np.stack([each.rows[axis] for each in samples], axis=1)
+    count, largest = counts.sum(axis=0), sizes.max(axis=0)
+    mean, square = ((counts * each).sum(axis=0) / np.maximum(count, 1.0) for each in (means, squares))
     variance = np.maximum(square - mean**2, 0.0)
     has_offset = (count >= FEW) & (largest > NEAR_1) & (variance > CONSTANT**2 * square)
     about = np.where(has_offset, mean, 0.0)
-    squares = [each.square[axis] - about * (2 * each.mean[axis] - about) for each in samples]
-    return _Pooled(np.sqrt(np.maximum(np.max(squares, axis=0), 0.0)), largest, count, mean, variance)
+    spread = (squares - about * (2 * means - about)).max(axis=0)
+    return _Pooled(np.sqrt(np.maximum(spread, 0.0)), largest, mean, variance)
 
 
 def _shared_axes(samples: Sequence[Moments]) -> list[int]:
     """Return the axes with the same number of channels in all samples, at least two, with FEW values each."""
-    first = samples[0].count
+    shapes = {axis: rows.shape for axis, rows in samples[0].rows.items() if rows.shape[1] > 1}
     return [
         axis
-        for axis in first
+        for axis, shape in shapes.items()
         if axis is not None
-        and first[axis].size > 1
-        and all(axis in each.count and each.count[axis].size == first[axis].size for each in samples)
-        and np.sum([each.count[axis] for each in samples], axis=0).min() >= FEW
+        and all(axis in each.rows and each.rows[axis].shape == shape for each in samples)
+        and np.sum([each.rows[axis][0] for each in samples], axis=0).min() >= FEW
     ]
 
 

@@ -29,10 +29,9 @@ from amp_rewrite.rewriting import annotations
 from amp_rewrite.rewriting.instrument import instrument
 from amp_rewrite.running import metrics
 from amp_rewrite.running.comparison import Runs
-from amp_rewrite.running.instrumented_model import Instrumented, InstrumentedModel, paired_values
+from amp_rewrite.running.instrumented_model import InstrumentedModel, paired_values
 from amp_rewrite.running.sequences import Steps
 from amp_rewrite.running.sessions import Feeds
-from amp_rewrite.running.tolerances import Tolerances
 
 Array = NDArray[Any]
 
@@ -92,33 +91,6 @@ def impose(before: InstrumentedModel, after: InstrumentedModel, feeds: Feeds) ->
         choices += _choices(found)
     runs = Runs(feeds, *({name: values[name] for name in outputs} for values in (expected, actual)))
     return Imposed(runs, tuple(choices)) if choices else None
-
-
-class Selections:
-    """The models of a comparison, to impose the selections of the original where they explain a failure."""
-
-    def __init__(self, instrumented: Instrumented) -> None:
-        self.instrumented = instrumented
-        self._vain = 0
-
-    def imposed(self, feeds: Feeds, bounds: Tolerances) -> Imposed | None:
-        """Return the runs on a sample with the selections of the original, if those of the result differ from
-        them between close scores only; None after MOST_VAIN samples without that.
-
-        Close is twice the tolerance, as each of two scores may be off by it.
-        """
-        if self._vain >= MOST_VAIN:
-            return None
-        found = impose(*self.instrumented(), feeds)
-        limit = (Tolerances() if bounds.error is None else bounds).error or 0.0
-        if found is None or not all(choice.ratio <= 2 * limit for choice in found.choices):
-            self._vain += 1
-            return None
-        return found
-
-
-MOST_VAIN = 2
-"""The samples that fail for another reason after which nothing is imposed any more: each takes two runs."""
 
 
 def worst(choices: Iterable[OtherSelection]) -> tuple[OtherSelection, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.errors import FeedError, OptionError
-from amp_rewrite.model import states
-from amp_rewrite.model.states import Pair
 from amp_rewrite.onnx_types import element_types
 
 Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]

@@ -144,40 +144,6 @@ def from_ort_value(value: Any) -> NDArray[Any]:
     return np.frombuffer(bits, np.uint16).reshape(value.shape()).view(ml_dtypes.bfloat16)
 
 
-# One run of a session of onnxruntime, as a function of its options.
-
-
-def prepared(
-    session: Any, feeds: Mapping[str, Any], selection: Container[str] | None, where: str
-) -> Callable[[Any], dict[str, Any]]:
-    """Return a function of RunOptions that runs the session and returns all or the selected outputs by name.
-
-    It raises RunError or ResourceError, at `where`, if the run fails, and FeedError if the feeds do not fit.
-    """
-    outputs = [o for o in session.get_outputs() if selection is None or o.name in selection]
-    names = [output.name for output in outputs]
-    types = {entry.name: entry.type for entry in session.get_inputs()}
-    inputs = {name: to_input_type(value, types.get(name, "")) for name, value in feeds.items()}
-    plain = BFLOAT16 not in (*types.values(), *(output.type for output in outputs))
-
-    def results(options: Any) -> list[Any]:
-        if plain:
-            return session.run(names, inputs, options)
-        values = {name: to_ort_value(array, types[name]) for name, array in inputs.items()}
-        ort_values = session.run_with_ort_values(names, values, options)
-        return [from_ort_value(value) for value in ort_values]
-
-    def run(options: Any) -> dict[str, Any]:
-        try:
-            with run_errors(where):
-                return dict(zip(names, results(options), strict=True))
-        except RunError:
-            declared_inputs.refuse(session, inputs, where)
-            raise
-
-    return run
-
-
 @contextlib.contextmanager
 def run_errors(where: str | Path) -> Generator[None]:
     """Turn exceptions of onnxruntime during a run into a RunError or ResourceError at `where`."""
@@ -372,7 +338,24 @@ def run_session(
     """
     if isinstance(feeds, Steps):
         return feeds.run(partial(run_session, session, where=where))
-    return run_interruptible(prepared(session, feeds, selection, where))
+    outputs = [o for o in session.get_outputs() if selection is None or o.name in selection]
+    names = [output.name for output in outputs]
+    types = {entry.name: entry.type for entry in session.get_inputs()}
+    inputs = {name: to_input_type(value, types.get(name, "")) for name, value in feeds.items()}
+
+    def run(options: Any) -> list[Any]:
+        with run_errors(where):
+            if BFLOAT16 not in (*types.values(), *(output.type for output in outputs)):
+                return session.run(names, inputs, options)
+            values = {name: to_ort_value(array, types[name]) for name, array in inputs.items()}
+            ort_values = session.run_with_ort_values(names, values, options)
+            return [from_ort_value(value) for value in ort_values]
+
+    try:
+        return dict(zip(names, run_interruptible(run), strict=True))
+    except RunError:
+        declared_inputs.refuse(session, inputs, where)
+        raise
 
 
 # What callers give for runs: models, samples, libraries and devices.

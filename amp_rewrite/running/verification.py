@@ -6,35 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-import onnx
 
 from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import AmpRewriteError, FeedError, ModelError
-from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.options import IOTypes
 from amp_rewrite.process.interruptible import TimeLimit
-from amp_rewrite.running import (
-    comparison,
-    emulation,
-    selections,
-    sessions,
-    tolerances,
-)
-from amp_rewrite.running.comparison import (
-    Float32Noise,
-    RewrittenRunError,
-    Runs,
-    SampleComparison,
-)
+from amp_rewrite.running import comparison, emulation, selections, sessions, tolerances
+from amp_rewrite.running.comparison import RewrittenRunError, Runs, SampleComparison
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import FROM_CALLER, Data, InputSource, Trial
-from amp_rewrite.running.instrumented_model import InstrumentedModel
 from amp_rewrite.running.judging import (
     SMALLER,
     ComparedModels,
@@ -42,10 +26,9 @@ from amp_rewrite.running.judging import (
     change_sample,
     find_failed_lengths,
     find_failed_stresses,
-    noise_of,
 )
-from amp_rewrite.running.selections import OtherSelection, Selections
-from amp_rewrite.running.sessions import LARGE, Device, Libraries, Runnable, Samples
+from amp_rewrite.running.selections import OtherSelection
+from amp_rewrite.running.sessions import Device, Libraries, Runnable, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import FailedStress, NotJudged, Verdict
 
@@ -142,14 +125,10 @@ def _judge(blank: Verdict, pair: ComparedModels, trial: Trial) -> _Judged:
 
 def _completed(judged: _Judged, pair: ComparedModels) -> Verdict:
     """Return the verdict with float32's noise on the first sample, at the scale of all samples."""
-    plain, atol = pair.noise.compared(judged.first), pair.bounds.atol or 0.0
-    outputs = (
-        output
-        if output.error is None
-        else replace(output, noise=noise_of(output.name, judged.compared, plain, atol))
-        for output in judged.verdict.outputs
-    )
-    verdict = replace(judged.verdict, outputs=tuple(outputs))
+    with_noise = pair.judge(judged.compared, pair.compare_float32(judged.first))
+    pairs = zip(judged.verdict.outputs, with_noise, strict=True)
+    outputs = tuple(replace(output, noise=other.noise) for output, other in pairs)
+    verdict = replace(judged.verdict, outputs=outputs)
     if pair.half is not None and not pair.is_large:
         verdict = _unsaturated(verdict, judged.first, pair)
     return verdict if judged.far is None else _explained(verdict, judged.undecided, judged.far, pair)
@@ -171,7 +150,7 @@ def _unsaturated(verdict: Verdict, runs: Runs, pair: ComparedModels) -> Verdict:
     ]
     if len(names) == sum(output.error is not None for output in passing):  # no float output proves anything
         names += [output.name for output in passing if output.error is None]
-    hidden = selections.hidden(*pair.selections.instrumented(), names, runs.feeds) if names else {}
+    hidden = selections.hidden(*pair.instrumented(), names, runs.feeds) if names else {}
     expected = {name: value.expected for name, value in hidden.items()}
     actual = {name: value.actual for name, value in hidden.items()}
     found = {output.name: output for output in pair.judge_runs(Runs(runs.feeds, expected, actual))}
@@ -348,35 +327,21 @@ def verify_trials(
             on_step("opening the result (2 of 3)")
             with emulated(models[1], where, late=True) as runnable:
                 after = _open_rewritten(runnable, where, libraries)
-                borders = comparison.borders((float32, models[1]), before, after, io)
-                warnings = (*filter(None, [reference.note]), *borders.warnings)
-                blank = replace(blank, signature=borders.differences, warnings=warnings)
-                noise = Float32Noise(float32, where, libraries)
+                differences, warnings = comparison.borders((float32, models[1]), before, after, io)
+                notes = (*filter(None, [reference.note]), *warnings)
+                blank = replace(blank, signature=differences, warnings=notes)
                 half = emulation.half_of(runnable)
                 if (effective := bounds.of(half)) != bounds and half is not None:
                     how = f"{blank.how}; an error of at most {effective.error:g}, as of {half.name}"
                     bounds, blank = effective, replace(blank, how=how)
-                imposed = Selections(
-                    lambda: (
-                        InstrumentedModel(float32, where, libraries),
-                        InstrumentedModel(runnable, where, libraries),
-                    )
-                )
                 pair = ComparedModels(
-                    before, after, half, bounds, metrics, noise, _is_large(float32), imposed
+                    float32, runnable, before, after, half, bounds, metrics, where, libraries
                 )
                 on_step("running both (3 of 3)")
-                return blank if borders.differences else judge(blank, pair, trials)
+                return blank if differences else judge(blank, pair, trials)
         except RewrittenRunError as error:
             cause = str(error)
             return replace(blank, signature=(f"the rewritten model does not run: {cause}",), failed_run=cause)
-
-
-def _is_large(model: Runnable) -> bool:
-    if isinstance(model, onnx.ModelProto):
-        return model.ByteSize() > LARGE
-    files = (Path(model), *external_data.referenced_by(Path(model)))
-    return sum(file.stat().st_size for file in files) > LARGE
 
 
 def _open_rewritten(model: Runnable, device: Device, libraries: Libraries) -> Any:

@@ -4,9 +4,8 @@
 alone, `find_spec` finds loss, seed and state, and `initial_state` returns the start of a dynamic scale.
 """
 
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.errors import SpecError
-from amp_rewrite.model.states import Pair
-from amp_rewrite.policy.named_policies import Policy
 from amp_rewrite.training.scaled_step import ScaleBorders, ScaledStep
 from amp_rewrite.training.spec import DynamicLossScale, FixedLossScale, Implementation, TrainSpec
 from amp_rewrite.training.steps import (
@@ -24,7 +23,6 @@ __all__ = [
     "Implementation",
     "InsertResult",
     "Pair",
-    "Policy",
     "ScaleBorders",
     "ScaledStep",
     "SpecError",

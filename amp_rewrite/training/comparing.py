@@ -158,22 +158,6 @@ def _relative(apart: float, whole: float) -> float:
     return apart / whole if whole and math.isfinite(apart) else math.inf
 
 
-def refuse_huge(original: Path) -> None:
-    """Raise ModelError for a step with an input too large for any memory, before a long rewrite of it."""
-    for value in loading.load(original).model.graph.inputs:
-        sizes = [dim for dim in value.shape or () if isinstance(dim, int)]
-        if math.prod(sizes) > MOST_ELEMENTS:
-            size = " x ".join(map(str, sizes))
-            raise ModelError(
-                f"input '{value.name}' has {size} elements, more than any machine holds",
-                where=original,
-                remedy="export the step with the sizes that it is to run with",
-            )
-
-
-MOST_ELEMENTS = 1 << 40
-
-
 def compare(original: Path, result: Path, job: TrainJob, data: Data) -> StepComparison:
     """Run STEPS steps of both models, and of the float32 step with the loss scale of the job; inputs missing
     from `data` are synthesised.

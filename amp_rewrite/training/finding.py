@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
+from amp_rewrite.analysis.states import Borders, Pair
 from amp_rewrite.errors import ModelError, SpecError
-from amp_rewrite.model import states, traversal
-from amp_rewrite.model.states import Borders, Pair
+from amp_rewrite.model import traversal
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types
 from amp_rewrite.operators.catalogue import having, moving
 from amp_rewrite.operators.record import Move, Trait
 from amp_rewrite.text import shortened
 from amp_rewrite.training import linearity, spec
-from amp_rewrite.training.linearity import FLOATS, Dataflow, Linearity, Parts, Subject, analyse
+from amp_rewrite.training.linearity import FLOATS, Dataflow, Linearity, Parts, analyse
 from amp_rewrite.training.spec import TrainSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A model that is a train step: its spec, its dataflow, and the parts of its nodes.
-
-    `forward` are the nodes on which the loss depends. `guessed` names the parts of the spec inferred from the
-    dataflow alone.
+    """A model that is a train step: its spec, its dataflow, and the parts of its nodes. `guessed` names the
+    parts of the spec inferred from the dataflow alone.
     """
 
     model: ir.Model
@@ -34,7 +33,6 @@ class Step:
     types: Types
     flow: Dataflow
     borders: Borders
-    forward: Collection[ir.Node]
     linearity: Linearity
     parts: Parts
     guessed: tuple[str, ...]
@@ -52,15 +50,15 @@ def find_step(model: ir.Model, request: TrainSpec, suffix: str | None = None) ->
     or an ambiguous one.
     """
     _refuse_unknown(model)
-    flow, types = linearity.dataflow_of(model.graph), element_types.infer(model)
+    flow, types = linearity.dataflow_of(model), element_types.infer(model)
     borders = states.borders(model.graph, types)
     request = spec.complete(request, spec.spec_in_metadata(model.metadata_props))
     is_stateless = suffix is None and not request.state and f"{spec.PREFIX}state" in model.metadata_props
     named_state = () if is_stateless else _named_state(borders, request, suffix)
     named_loss = _named_loss(borders, request.loss)
     loss = named_loss or _only_loss(borders, flow, named_state)
-    forward = flow.before([borders.outputs[loss]])
-    state = () if is_stateless else named_state or tuple(_nearest_state(borders, forward))
+    flow = replace(flow, forward=flow.before([borders.outputs[loss]]))
+    state = () if is_stateless else named_state or tuple(_nearest_state(borders, flow.forward))
     gradients = _gradients(flow, request.gradients)
     targets = [borders.outputs[pair.output] for pair in state] or list(gradients)
     if not targets:
@@ -68,17 +66,16 @@ def find_step(model: ir.Model, request: TrainSpec, suffix: str | None = None) ->
             "no train step: no output is the new value of an input, and no gradient is named",
             remedy=f"name the state, each as IN=OUT; its outputs are {_listed(borders.outputs)}",
         )
-    subject = Subject(model, flow, forward)
-    named_seed = _named_seed(subject, types, loss, request.seed)
-    seed = named_seed or _first_seed(subject, types, targets, gradients)
-    analysis = analyse(subject, seed, gradients)
-    parts = linearity.divide_parts(flow, forward, targets, analysis)
+    named_seed = _named_seed(flow, types, loss, request.seed)
+    seed = named_seed or _first_seed(flow, types, targets, gradients)
+    analysis = analyse(flow, seed, gradients)
+    parts = linearity.divide_parts(flow, targets, analysis)
     names = tuple(value.name or "" for value in gradients)
     train_spec = TrainSpec(loss, seed.name or "", state, names)
     _refuse_unscaled(analysis, parts, gradients, train_spec.seed)
     named = {"loss": named_loss, "state": named_state or not state, "seed": named_seed}
     guessed = tuple(part for part, value in named.items() if not value)
-    return Step(model, train_spec, types, flow, borders, forward, analysis, parts, guessed)
+    return Step(model, train_spec, types, flow, borders, analysis, parts, guessed)
 
 
 # The state: pairs of an input and the output with its value after the step.
@@ -216,21 +213,21 @@ def _gradients(flow: Dataflow, names: Sequence[str]) -> tuple[ir.Value, ...]:
 # The seed of the backward pass: the value in which every gradient is linear.
 
 
-def _named_seed(subject: Subject, types: Types, loss: str, asked: str) -> ir.Value | None:
+def _named_seed(flow: Dataflow, types: Types, loss: str, asked: str) -> ir.Value | None:
     """Return the value of this name; without one, that of a usual name which starts a backward pass.
 
     Raises SpecError where there is no value of the name, or where it starts no backward pass.
     """
-    values = {value.name: value for value in _values(subject.flow)}
+    values = {value.name: value for value in _values(flow)}
     if not asked:
         usual = (values.get(name) for name in (f"{loss}_grad", "loss_grad", f"{loss}.grad"))
         floats = (value for value in usual if value is not None and _is_float(types, value))
-        return next((value for value in floats if analyse(subject, value).products), None)
+        return next((value for value in floats if analyse(flow, value).products), None)
     if asked not in values:
-        raise SpecError(f"the seed '{asked}' is {_absent(subject.flow, asked)}", remedy="name another value")
+        raise SpecError(f"the seed '{asked}' is {_absent(flow, asked)}", remedy="name another value")
     if not _is_float(types, values[asked]):
         raise SpecError(f"the seed '{asked}' is no floating-point tensor", remedy="name another value")
-    if not analyse(subject, values[asked]).values:
+    if not analyse(flow, values[asked]).values:
         raise SpecError(
             f"the seed '{asked}' starts no backward pass: nothing beyond the loss is linear in it",
             remedy="name another value, or leave it to analysis",
@@ -239,13 +236,12 @@ def _named_seed(subject: Subject, types: Types, loss: str, asked: str) -> ir.Val
 
 
 def _first_seed(
-    subject: Subject, types: Types, targets: Sequence[ir.Value], gradients: Sequence[ir.Value]
+    flow: Dataflow, types: Types, targets: Sequence[ir.Value], gradients: Sequence[ir.Value]
 ) -> ir.Value:
     """Return the first value of the backward pass, in order, from which all of its products and all named
     gradients are linear; else the last such output of the forward pass that it reads.
     """
-    flow, forward = subject.flow, subject.forward
-    updates = flow.before(targets).difference(forward)
+    updates = flow.before(targets).difference(flow.forward)
     backward = [node for node in flow.nodes if node in updates]
     if not any(map(linearity.is_product, backward)):
         raise SpecError(
@@ -257,12 +253,12 @@ def _first_seed(
     for node in backward:
         stored = (value for value in flow.reads[node] if value.producer() is None)
         within.update(dict.fromkeys((*stored, *node.outputs)))
-    ahead = (value for value in reversed(operands) if value.producer() in forward)
+    ahead = (value for value in reversed(operands) if value.producer() in flow.forward)
     for value in itertools.chain(within, ahead):
-        analysis = analyse(subject, value, gradients) if _is_float(types, value) else None
+        analysis = analyse(flow, value, gradients) if _is_float(types, value) else None
         if analysis is None or not analysis.products or not set(gradients) <= set(analysis.values):
             continue
-        if not linearity.divide_parts(flow, forward, targets, analysis).unscaled:
+        if not linearity.divide_parts(flow, targets, analysis).unscaled:
             return value
     raise SpecError(
         "no value is the seed of the whole backward pass: there are two losses with a seed each, a backward "

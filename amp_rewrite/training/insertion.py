@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.errors import SpecError
-from amp_rewrite.model.states import Pair
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.onnx_types.element_types import Types, tensor
 from amp_rewrite.rewriting.instrument import Inserter, redirect

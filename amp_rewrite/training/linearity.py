@@ -16,7 +16,9 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.units import Use
 from amp_rewrite.model import constants, traversal
+from amp_rewrite.model.graph_edits import StoredValues
 from amp_rewrite.model.operator_calls import NodeCall
+from amp_rewrite.model.traversal import producers, reach
 from amp_rewrite.onnx_types import control_flow
 from amp_rewrite.operators import scaling
 from amp_rewrite.operators.catalogue import KEEPING_ZERO, LARGEST_ZERO
@@ -32,24 +34,28 @@ FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 
 @dataclass(frozen=True, slots=True)
 class Dataflow:
-    """The nodes of a main graph in topological order, their operands, and the consumers of each value.
+    """The nodes of a main graph in topological order, their operands, the consumers of each value, and the
+    values that the model stores.
 
     `reads` includes values captured by bodies. `readers` has every use of a value once: the consumer in the
-    main graph, and the use itself, which may be in a body of that node.
+    main graph, and the use itself, which may be in a body of that node. `forward` are the nodes of the
+    forward pass, which depend on no seed; a seed that these read stays unscaled there.
     """
 
     graph: ir.Graph
+    store: StoredValues
     nodes: Sequence[ir.Node]
     reads: Mapping[ir.Node, tuple[ir.Value, ...]]
     readers: Mapping[ir.Value, Sequence[tuple[ir.Node, Use]]]
+    forward: Collection[ir.Node] = frozenset()
 
     def before(self, values: Iterable[ir.Value]) -> set[ir.Node]:
         """Return all nodes on which these values depend."""
-        return reach(producers(values), lambda node: producers(self.reads[node]))
+        return set(reach(producers(values), lambda node: producers(self.reads[node])))
 
     def behind(self, nodes: Iterable[ir.Node]) -> set[ir.Node]:
         """Return these nodes and all that depend on them."""
-        return reach(nodes, self.successors)
+        return set(reach(nodes, self.successors))
 
     def successors(self, node: ir.Node) -> Iterator[ir.Node]:
         """Yield the consumers of a node's outputs."""
@@ -57,9 +63,9 @@ class Dataflow:
             yield from (reader for reader, _ in self.readers.get(value, ()))
 
 
-def dataflow_of(graph: ir.Graph) -> Dataflow:
-    """Return the dataflow of a main graph whose nodes are sorted."""
-    nodes = tuple(graph)
+def dataflow_of(model: ir.Model) -> Dataflow:
+    """Return the dataflow of a model whose nodes are sorted, without its forward pass."""
+    graph, nodes = model.graph, tuple(model.graph)
     outer = set(nodes)
     reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
     readers: dict[ir.Value, list[tuple[ir.Node, Use]]] = {}
@@ -68,7 +74,7 @@ def dataflow_of(graph: ir.Graph) -> Dataflow:
         reads[node] = tuple(dict.fromkeys(value for value, _ in uses))
         for value, use in uses:
             readers.setdefault(value, []).append((node, use))
-    return Dataflow(graph, nodes, reads, readers)
+    return Dataflow(graph, StoredValues(model), nodes, reads, readers)
 
 
 def _is_outer(value: ir.Value, outer: Collection[ir.Node], graph: ir.Graph) -> bool:
@@ -84,26 +90,6 @@ def _uses(node: ir.Node) -> Iterator[tuple[ir.Value, Use]]:
         for inner in body:
             yield from _uses(inner)
         yield from ((value, Use(body, port)) for port, value in enumerate(body.outputs))
-
-
-def reach(
-    start: Iterable[ir.Node],
-    following: Callable[[ir.Node], Iterable[ir.Node]],
-    passes: Callable[[ir.Node], bool] = lambda _: True,
-) -> set[ir.Node]:
-    """Return the nodes reachable from these along `following`, through nodes that satisfy `passes` only."""
-    closure, todo = set[ir.Node](), list(start)
-    while todo:
-        node = todo.pop()
-        if node not in closure and passes(node):
-            closure.add(node)
-            todo += following(node)
-    return closure
-
-
-def producers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
-    """Yield the nodes that compute these values."""
-    return filter(None, (value.producer() for value in values))
 
 
 def is_product(node: ir.Node) -> bool:
@@ -141,37 +127,18 @@ class Linearity:
         return sum(map(is_product, self.nodes))
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The subject of the analysis: a model with its dataflow, and the nodes of the forward pass, which depend
-    on no seed; a seed that these read stays unscaled there.
-    """
-
-    model: ir.Model
-    flow: Dataflow
-    forward: Collection[ir.Node]
-
-    def is_zero(self, node: ir.Node, port: int) -> bool:
-        """Whether an input of a node is absent, or constant zero."""
-        value = node.inputs[port] if port < len(node.inputs) else None
-        overridable = self.model.ir_version >= constants.CONSTANT_INPUTS_BELOW
-        return is_zero(value, overridable=overridable)
-
-
-def analyse(subject: Subject, seed: ir.Value, gradients: Collection[ir.Value] = ()) -> Linearity:
+def analyse(flow: Dataflow, seed: ir.Value, gradients: Collection[ir.Value] = ()) -> Linearity:
     """Return the linearity of the seed, up to the gradients.
 
     Where no product follows, the optimiser begins at a value that is one of `gradients`, has a non-linear
     use, or is multiplied by a scalar such as a learning rate. Such a value is a gradient in all of its uses,
     so that each gradient is divided in one place.
     """
-    linearity = _propagate(subject, seed, frozenset())
-    inner = _before_products(linearity, subject.flow, gradients)
-    ends = (
-        value for value in linearity.values if value in gradients or _ends(linearity, subject.flow, value)
-    )
+    linearity = _propagate(flow, seed, frozenset())
+    inner = _before_products(linearity, flow, gradients)
+    ends = (value for value in linearity.values if value in gradients or _ends(linearity, flow, value))
     cut = frozenset(value for value in ends if value not in inner)
-    return _propagate(subject, seed, cut) if cut else linearity
+    return _propagate(flow, seed, cut) if cut else linearity
 
 
 def _ends(linearity: Linearity, flow: Dataflow, value: ir.Value) -> bool:
@@ -191,29 +158,28 @@ def _is_scalar(value: ir.Value | None) -> bool:
     return shape is not None and all(size == 1 for size in shape)
 
 
-def _propagate(subject: Subject, seed: ir.Value, cut: Collection[ir.Value]) -> Linearity:
+def _propagate(flow: Dataflow, seed: ir.Value, cut: Collection[ir.Value]) -> Linearity:
     linear: dict[ir.Value, None] = {}
     nodes: dict[ir.Node, None] = {}
     seed_uses: list[Use] = []
-    for node in _behind(subject, seed):
+    for node in _behind(flow, seed):
         ports = frozenset(
             port
             for port, value in enumerate(node.inputs)
             if value is seed or (value in linear and value not in cut)
         )
-        output_ports = find_linear_outputs(subject, node, ports) if ports else None
+        output_ports = find_linear_outputs(flow.store, node, ports) if ports else None
         if output_ports is None:
             continue
         seed_uses += [Use(node, port) for port in ports if node.inputs[port] is seed]
         linear.update(dict.fromkeys(value for i in output_ports if (value := node.outputs[i]).name))
         nodes.update({node: None} if output_ports else {})
-    flow = subject.flow
     others = {value: tuple(_other_uses(flow, value, () if value in cut else nodes)) for value in linear}
     frontier = {value: uses for value, uses in others.items() if uses}
     return Linearity(seed, tuple(linear), tuple(nodes), tuple(seed_uses), frontier)
 
 
-def find_linear_outputs(subject: Subject, node: ir.Node, scaled: Collection[int]) -> list[int] | None:
+def find_linear_outputs(store: StoredValues, node: ir.Node, scaled: Collection[int]) -> list[int] | None:
     """Return the outputs of a node that scale with these inputs; None where it is not linear in them
     together, whatever the sign of the factor. A shape scales with nothing.
     """
@@ -222,7 +188,7 @@ def find_linear_outputs(subject: Subject, node: ir.Node, scaled: Collection[int]
     rows, degrees = call.equations(), dict.fromkeys(scaled, 1)
     found = scaling.solve(rows, call, degrees, {})
     if found is None:
-        zeros = {port: -inf for port in ports if port not in degrees and subject.is_zero(node, port)}
+        zeros = {port: -inf for port in ports if port not in degrees and is_zero(store, node.inputs[port])}
         found = scaling.solve(rows, call, degrees, zeros)
     if found is None or not {0, 1}.issuperset(found.values()):
         return None
@@ -231,16 +197,11 @@ def find_linear_outputs(subject: Subject, node: ir.Node, scaled: Collection[int]
     return outputs if outputs or ignored.issuperset(scaled) else None
 
 
-def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
-    """Return whether a value is absent, or constant and zero in every element.
-
-    With `overridable`, initializers that are inputs too are not constant (IR version 4 and later).
-    """
+def is_zero(store: StoredValues, value: ir.Value | None) -> bool:
+    """Return whether a value is absent, or constant and zero in every element."""
     if value is None:
         return True
-    if value.is_graph_input() and (overridable or not value.is_initializer()):
-        return False
-    tensor, node = constants.stored_as(value), value.producer()
+    tensor, node = store.tensor(value), value.producer()
     if tensor is not None:
         is_number = tensor.dtype in FLOATS or tensor.dtype.is_integer()
         return tensor.size <= LARGEST_ZERO and is_number and not constants.numbers(tensor).any()
@@ -250,16 +211,13 @@ def is_zero(value: ir.Value | None, *, overridable: bool) -> bool:
         fill = node.attributes.get("value")
         return fill is None or (not fill.is_ref() and not constants.numbers(fill.as_tensor()).any())
     operands = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    return node.op_type in KEEPING_ZERO | {"Concat"} and all(
-        is_zero(each, overridable=overridable) for each in operands
-    )
+    return node.op_type in KEEPING_ZERO | {"Concat"} and all(is_zero(store, each) for each in operands)
 
 
-def _behind(subject: Subject, seed: ir.Value) -> Iterable[ir.Node]:
+def _behind(flow: Dataflow, seed: ir.Value) -> Iterable[ir.Node]:
     """Return the nodes of the backward pass and the optimiser that depend on the seed, in order."""
-    flow = subject.flow
-    dependents = flow.behind(node for node, _ in flow.readers.get(seed, ()) if node not in subject.forward)
-    return [node for node in flow.nodes if node in dependents and node not in subject.forward]
+    dependents = flow.behind(node for node, _ in flow.readers.get(seed, ()) if node not in flow.forward)
+    return [node for node in flow.nodes if node in dependents and node not in flow.forward]
 
 
 def _other_uses(flow: Dataflow, value: ir.Value, linear: Collection[ir.Node]) -> Iterable[Use]:
@@ -290,9 +248,7 @@ def _before_products(
 # ends at the first product on either side.
 
 
-def find_loss_region(
-    flow: Dataflow, loss: ir.Value, linearity: Linearity, forward: Collection[ir.Node]
-) -> set[ir.Node]:
+def find_loss_region(flow: Dataflow, loss: ir.Value, linearity: Linearity) -> set[ir.Node]:
     """Return the nodes with no product between them and the loss, or between the seed and them, and the
     producers in the backward pass on which they depend.
     """
@@ -305,7 +261,7 @@ def find_loss_region(
     entries = [use.holder for use in linearity.seed_uses if isinstance(use.holder, ir.Node)]
     back = _without_products(flow, entries, lambda node: filter(linear.__contains__, flow.successors(node)))
     sides = itertools.chain(producers([linearity.seed]), *map(makers, back))
-    return ahead | back | _without_products(flow, sides, makers, linear.union(forward))
+    return ahead | back | _without_products(flow, sides, makers, linear.union(flow.forward))
 
 
 def _without_products(
@@ -319,7 +275,7 @@ def _without_products(
     def passes(node: ir.Node) -> bool:
         return node not in besides and node in flow.reads and not is_product(node)
 
-    return reach(start, following, passes)
+    return set(reach(start, following, passes))
 
 
 # The parts of a train step beyond the forward pass: backward pass, its side inputs, and optimiser.
@@ -337,20 +293,18 @@ class Parts:
     unscaled: tuple[ir.Value, ...]
 
 
-def divide_parts(
-    flow: Dataflow, forward: Collection[ir.Node], targets: Collection[ir.Value], linearity: Linearity
-) -> Parts:
+def divide_parts(flow: Dataflow, targets: Collection[ir.Value], linearity: Linearity) -> Parts:
     """Divide a step into its parts; `targets` are its state outputs, or its gradients."""
     linear = set(linearity.nodes)
     behind = flow.behind(users(flow, linearity))
     beside = flow.before(value for node in linear for value in flow.reads[node])
-    beside -= linear.union(forward, behind)
-    updates = flow.before(targets).difference(forward, linear)
+    beside -= linear.union(flow.forward, behind)
+    updates = flow.before(targets).difference(flow.forward, linear)
     optimiser = (behind - linear) | (updates - beside)
 
     def is_unscaled(product: ir.Node) -> bool:
         dependents = reach([product], flow.successors, lambda node: node not in linear)
-        return not dependents.isdisjoint(optimiser)
+        return not optimiser.isdisjoint(dependents)
 
     candidates = [node for node in flow.nodes if node in (beside | optimiser) - behind and is_product(node)]
     return Parts(optimiser, tuple(node.outputs[0] for node in filter(is_unscaled, candidates)))

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from amp_rewrite.analysis.observed import Held
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.model import traversal
-from amp_rewrite.model.states import Pair
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.rewriting.report import StepPart, SummaryLine
 from amp_rewrite.text import plural
@@ -97,7 +97,7 @@ def scale(step: Step, loss_scale: LossScale | None, *, skip_nonfinite: bool) -> 
 
     A dynamic scale skips steps whose gradients are not finite, a fixed one with `skip_nonfinite` only.
     """
-    region = linearity.find_loss_region(step.flow, step.loss, step.linearity, step.forward)
+    region = linearity.find_loss_region(step.flow, step.loss, step.linearity)
     region -= set(step.parts.optimiser)
     frontier = tuple(value.name or "" for value in step.linearity.frontier)
     region_names, optimiser_names = _names(region, step), _names(step.parts.optimiser, step)

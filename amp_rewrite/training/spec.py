@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from amp_rewrite import arguments
+from amp_rewrite.analysis.states import Pair
 from amp_rewrite.arguments import Texts
 from amp_rewrite.errors import OptionError, SpecError
-from amp_rewrite.model.states import Pair
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy.entries import Entry, Kind
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
-from amp_rewrite.policy.operator_lists import OpLists
 from amp_rewrite.policy.options import CASTING, Options
 from amp_rewrite.rewriting import annotations
 
@@ -161,25 +160,19 @@ class Implementation(enum.Enum):
 
 
 def settle_implementation(options: Options, how: Implementation) -> Options:
-    """Return the options for an implementation: CASTING has lists of its own."""
+    """Return the options for an implementation. CASTING has lists of its own, with INFER as ALLOW: half
+    whatever the neighbours are; overrides by the user stay.
+    """
     if how is Implementation.GRAPH_REWRITE:
         return options
-    return replace(options, lists=_casting(options.operator_lists()))
-
-
-def _casting(lists: OpLists) -> OpLists:
-    """Return the lists with INFER as ALLOW: half whatever the neighbours are. Overrides by the user stay."""
-    entries = {key: _forced(entry) for key, entry in lists.entries.items()}
-    return replace(lists, name=CASTING, entries=MappingProxyType(entries))
-
-
-def _forced(entry: Entry) -> Entry:
-    if entry.kind is not Kind.INFER or entry.authority is not Authority.LIST:
-        return entry
-    return Entry(Kind.ALLOW, Evidence(Authority.LIST, Reason.LISTED, subject=CASTING, text=_WHY))
-
-
-_WHY = "casting: every layer computes in half"
+    text = "casting: every layer computes in half"
+    allowed = Entry(Kind.ALLOW, Evidence(Authority.LIST, Reason.LISTED, subject=CASTING, text=text))
+    lists = options.operator_lists()
+    entries = {
+        key: allowed if entry.kind is Kind.INFER and entry.authority is Authority.LIST else entry
+        for key, entry in lists.entries.items()
+    }
+    return replace(options, lists=replace(lists, name=CASTING, entries=MappingProxyType(entries)))
 
 
 # Loss scales, with the semantics of tf.train.experimental's FixedLossScale and DynamicLossScale.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -19,9 +20,8 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model import inlining, loading, output_paths, serialization, writing
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
-from amp_rewrite.policy import named_policies
-from amp_rewrite.policy.named_policies import Policy
-from amp_rewrite.policy.options import IOTypes, Options
+from amp_rewrite.policy.operator_lists import OpLists
+from amp_rewrite.policy.options import FLOAT32, KERAS, IOTypes, Options
 from amp_rewrite.process.stopwatch import Progress
 from amp_rewrite.rewriting import result_checks
 from amp_rewrite.rewriting.report import Report
@@ -190,13 +190,13 @@ def _target(model: loading.ModelSource, output: str | os.PathLike[str] | None, *
     if is_path and output is None:
         raise OptionError("a path needs an output", where="output", remedy="say where to write the result")
     if is_path or output is not None:
-        return output_paths.choose(model, output, Options(), in_place=False, force=force)
+        return output_paths.choose(model, output, FLOAT16, in_place=False, force=force)
     return None
 
 
 def rewrite_train_step(
     model: loading.ModelSource,
-    to: Half | Policy | str = FLOAT16,
+    to: Half | str = FLOAT16,
     loss_scale: LossScale | str | float | None = AUTO,
     implementation: Implementation | str = Implementation.GRAPH_REWRITE,
     *,
@@ -215,8 +215,10 @@ def rewrite_train_step(
     `model`, `output` and `force` are as for `rewrite`, `spec` and `skip_nonfinite` for `insert_loss_scale`.
     `loss_scale` is "dynamic", a number from 1 up for a fixed one, None, or "auto": dynamic for float16, none
     for bfloat16. `implementation` is "graph_rewrite", by the operator lists, or "casting", every layer in
-    half except those that are denied. `to` may also be a Policy or its name: under `float32` nothing becomes
-    half. `options` are further options; `to` replaces their `half`, and inputs and outputs keep their types.
+    half except those that are denied. `to` may also be a precision policy by its name in Keras: under
+    `mixed_float16` and `mixed_bfloat16` a softmax that makes an output stays float32, and under `float32`
+    everything does. `options` are further options; `to` replaces their `half`, and inputs and outputs keep
+    their types.
     `observed` is as for `rewrite`.
     Raises as `rewrite`, SpecError as `find_spec`, and ModelError for artefacts of onnxruntime-training.
 
@@ -267,7 +269,7 @@ class TrainJob:
 
 
 def job(
-    to: Half | Policy | str = FLOAT16,
+    to: Half | str = FLOAT16,
     loss_scale: LossScale | str | float | None = AUTO,
     implementation: Implementation | str = Implementation.GRAPH_REWRITE,
     spec: TrainSpec | None = None,
@@ -277,26 +279,35 @@ def job(
     suffix: str | None = None,
 ) -> TrainJob:
     """Parse the arguments of `rewrite_train_step`, and the suffix that pairs state."""
-    policy = named_policies.of(to)
-    half = _half(to) if policy is None else policy.compute or FLOAT16
+    half = compute_type(to)
     how = arguments.choice("implementation", implementation, Implementation)
     settings = Options() if options is None else arguments.instance("options", options, Options)
-    settings = replace(settings, half=half) if policy is None else policy.options(settings)
-    settings = replace(settings, keep_overridable=True)  # state that has a default stays an input
-    none = policy is not None and policy.compute is None and loss_scale == AUTO
-    scale = None if none else casting.parse_scale(loss_scale, half)
+    settings = replace(
+        settings,
+        half=half or FLOAT16,
+        lists=settings.lists if half else _NOTHING,
+        keep_softmax=settings.keep_softmax or (isinstance(to, str) and to.lower() in KERAS),
+        keep_overridable=True,  # state that has a default stays an input
+    )
+    is_wide = half is None and loss_scale == AUTO
+    scale = None if is_wide else casting.parse_scale(loss_scale, half or FLOAT16)
     skips = arguments.flag("skip_nonfinite", skip_nonfinite)
     _refuse_contradictions(settings, scale, skips=skips)
     settings = casting.settle_implementation(settings, how)
     return TrainJob(settings, scale, _request(spec), skips, suffix, [])
 
 
-def _half(to: object) -> Half:
-    half = halves.BY_NAME.get(to.lower()) if isinstance(to, str) else to
-    if not isinstance(half, Half):
-        names = ", ".join((*halves.BY_NAME, *named_policies.NAMES))
-        raise arguments.refused("to", f"{arguments.describe(to)} is not one of {names}")
-    return half
+_NOTHING = OpLists(FLOAT32, "nothing is half", MappingProxyType({}))
+
+
+def compute_type(to: object) -> Half | None:
+    """Return the half type of a train step, also by a name; None for float32. Raises OptionError."""
+    by_name = {**halves.BY_NAME, **KERAS}
+    if isinstance(to, str) and to.lower() in by_name:
+        return by_name[to.lower()]
+    if not isinstance(to, Half):
+        raise arguments.refused("to", f"{arguments.describe(to)} is not one of {', '.join(by_name)}")
+    return to
 
 
 def _refuse_contradictions(options: Options, scale: LossScale | None, *, skips: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from amp_rewrite.process.stopwatch import Progress, counted, tell
 from amp_rewrite.running import sessions, verification
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.inputs import feeds
-from amp_rewrite.running.inputs.feeds import Data, Trial, of_source, trials
+from amp_rewrite.running.inputs.feeds import Data, of_source, trials
 from amp_rewrite.running.sessions import Device, Libraries, Runnable
 from amp_rewrite.running.tolerances import Metric, Tolerances
 from amp_rewrite.running.verdict import Verdict
@@ -98,10 +98,14 @@ class Judging:
         Raises MissingPackageError, ModelError and FeedError when the models cannot be run.
         """
         with naming_sizes(original, data):
+            shown = (
+                replace(trial, samples=counted(progress, trial.samples, data.count_samples(trial.source)))
+                for trial in trials(original, data)
+            )
             return verification.verify_trials(
                 original,
                 rewritten,
-                _with_progress(trials(original, data), data, progress),
+                tuple(shown),
                 self.bounds,
                 self.metrics,
                 io=io,
@@ -142,11 +146,3 @@ class Judging:
             is_advised=is_ranked,
         )
         return replace(verdict, blame=blamed)
-
-
-def _with_progress(all_trials: Sequence[Trial], data: Data, progress: Progress | None) -> tuple[Trial, ...]:
-    totals = (data.count_samples(trial.source) for trial in all_trials)
-    return tuple(
-        replace(trial, samples=counted(progress, trial.samples, total))
-        for trial, total in zip(all_trials, totals, strict=True)
-    )

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Protocol
 
-from amp_rewrite.analysis.observed import Seen
+from amp_rewrite.analysis.observed import Extremes, Seen
 from amp_rewrite.analysis.outputs import ImpreciseOutputs, imprecision_limit
 from amp_rewrite.coverage import counts
 from amp_rewrite.coverage.counts import Coverage
 from amp_rewrite.errors import AmpRewriteError, CertificateError, ModelError
 from amp_rewrite.policy.options import Level, Options
-from amp_rewrite.reporting import verdict_text
 from amp_rewrite.rescaling.regions import Causes, causes_outside, select
 from amp_rewrite.rewriting.observations import Observed
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Result
+from amp_rewrite.running import verdict_text
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.sessions import Feeds
 from amp_rewrite.running.verdict import Output, Verdict
@@ -37,10 +36,6 @@ LEAST = 0.9
 """The share of the predicted speed, and of the FLOPs in half, that a repair leaves on synthetic inputs."""
 
 
-def _nothing() -> Mapping[Any, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The inputs of a rewrite: options, observed ranges, outputs for which half is too coarse with their
@@ -49,8 +44,8 @@ class Settings:
     """
 
     options: Options
-    seen: Seen = field(default_factory=_nothing)
-    imprecise_outputs: ImpreciseOutputs = field(default_factory=_nothing)
+    seen: Seen = field(default_factory=dict[str, Extremes])
+    imprecise_outputs: ImpreciseOutputs = field(default_factory=dict[str, float])
     plan: SavedPlan | None = None
     search: Tuned | None = None
 

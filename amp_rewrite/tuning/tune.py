@@ -21,13 +21,12 @@ from amp_rewrite.explaining.frozen_analysis import Analysis
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.policy.node_patterns import pinned_as
 from amp_rewrite.policy.options import Options
-from amp_rewrite.rewriting import decisions, plan_files
 from amp_rewrite.rewriting.plan import Plan
 from amp_rewrite.rewriting.plan_files import SavedPlan
 from amp_rewrite.rewriting.report import Report, SummaryLine
 from amp_rewrite.running import sessions, tolerances
 from amp_rewrite.running.sequences import Steps
-from amp_rewrite.running.sessions import Device, Feeds, Libraries, Samples
+from amp_rewrite.running.sessions import Device, Feeds, Samples
 from amp_rewrite.running.tolerances import Metric, MetricFunction, Tolerances
 from amp_rewrite.running.verdict import Verdict, error_in_words
 from amp_rewrite.running.verification import verify
@@ -171,18 +170,21 @@ _NOTHING = 1e-30
 # The outcome of a search for a plan, as a summary line.
 
 
-def lines(tuned: Tuned | None, report: Report) -> Iterator[SummaryLine]:
-    """Yield the outcome and effort of a search; nothing without a search."""
+def lines(tuned: Tuned | None, report: Report, *, is_taken: bool) -> Iterator[SummaryLine]:
+    """Yield the outcome and effort of a search; nothing without a search. A plan that passes and is not taken
+    costs more than synthetic inputs justify.
+    """
     if tuned is not None:
-        yield SummaryLine("search", f"{_outcome_text(tuned, report)} ({_effort_text(tuned)})")
+        text = _outcome_text(tuned, report) if is_taken or not tuned.is_met else _not_taken(tuned)
+        yield SummaryLine(
+            "search", f"{text} ({plural(tuned.runs, 'run')} on {tuned.sites:,} values that half rounds)"
+        )
 
 
-def not_taken(tuned: Tuned) -> str:
-    """Return a message that a plan passed, but costs more than synthetic inputs justify."""
+def _not_taken(tuned: Tuned) -> str:
     before = "more than a tenth of the predicted speed or of the FLOPs in half"
     loss = "all that is half" if tuned.is_float32 else before
-    too_much = f"gives up {loss}, too much for synthetic inputs"
-    return f"the plan within {_target(tuned)} {too_much} ({_effort_text(tuned)})"
+    return f"the plan within {_target(tuned)} gives up {loss}, too much for synthetic inputs"
 
 
 def _outcome_text(tuned: Tuned, report: Report) -> str:
@@ -232,10 +234,6 @@ def _reached(tuned: Tuned) -> str:
 
 def _an_error(error: float) -> str:
     return f"an error of {error:.1e}" if math.isfinite(error) else error_in_words(error)
-
-
-def _effort_text(tuned: Tuned) -> str:
-    return f"{plural(tuned.runs, 'run')} on {tuned.sites:,} values that half rounds"
 
 
 # The effort of a search.
@@ -340,7 +338,8 @@ def tune(
     searched = [*feeds[:: 2 if fresh is None else 1][:MOST_SAMPLES], *stressed]
     others = [feeds] if fresh is None else [list(sessions.check_samples(fresh, model, steps)), feeds]
     libraries = sessions.check_libraries(custom_ops)
-    judges = _Judge(judged, own, libraries, device, [*others, *([each] for each in stressed)])
+    groups = [*others, *([each] for each in stressed)]
+    judging = {"bounds": judged, "metrics": own, "device": device, "custom_ops": libraries}
     analysis, twin = (
         pipeline.analyze(model, options, observed=observed, imprecise_outputs=imprecise_outputs)
         for _ in range(2)
@@ -361,7 +360,7 @@ def tune(
             names = (pinned_as(analysis.graph.units[unit].node) for unit in candidate.kept)
             return Tuned(
                 plan=plan,
-                verdict=judges.verdict(model, plan),
+                verdict=_verdict(model, plan, groups, judging),
                 target=_target_error(judged),
                 noise=math.sqrt(search.noise) * bound,
                 kept=tuple(dict.fromkeys(names)),
@@ -402,45 +401,23 @@ def _above_zero(name: str, value: object) -> float:
 
 
 def _saved(analysis: Analysis, candidate: Candidate) -> SavedPlan:
-    options = analysis.options
-    decided = decisions.of(analysis.graph, candidate.painting, Plan(options.half))
-    fingerprint = plan_files.fingerprint(analysis.graph.root)
-    return plan_files.of(fingerprint, decided, analysis.plan_options, analysis.plan.rescaled)
+    plan = Plan(analysis.options.half, rescaled=analysis.plan.rescaled)
+    return replace(analysis, painting=candidate.painting, plan=plan).saved_plan()
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """The criteria and device for verifying the model of a plan, and the groups of samples to pass on."""
-
-    bounds: Tolerances
-    metrics: tuple[Metric, ...]
-    libraries: Libraries
-    device: Device | str | None
-    groups: Sequence[Sequence[Feeds]]
-
-    def verdict(self, model: ModelSource, plan: SavedPlan) -> Verdict:
-        """Return the first verdict of `verify` that fails on a group of samples, or that on the first group;
-        if the model is a file, the result is a temporary file.
-        """
-        quick = Options(check=False, metadata=False)
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
-            result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
-            options = plan.over(Options())
-            verdicts = [
-                verify(
-                    model,
-                    result.model,
-                    samples,
-                    self.bounds,
-                    metrics=self.metrics,
-                    io=options.io,
-                    device=self.device,
-                    custom_ops=self.libraries,
-                )
-                for samples in self.groups
-            ]
-            return max(verdicts, key=lambda verdict: verdict.is_far)
+def _verdict(
+    model: ModelSource, plan: SavedPlan, groups: Sequence[Sequence[Feeds]], keywords: Mapping[str, Any]
+) -> Verdict:
+    """Return the first verdict of `verify`, with these keywords, on the model of a plan that fails on a group
+    of samples, or that on the first group; if the model is a file, the result is a temporary file.
+    """
+    quick = Options(check=False, metadata=False)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
+        result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
+        io = plan.over(Options()).io
+        verdicts = [verify(model, result.model, samples, io=io, **keywords) for samples in groups]
+        return max(verdicts, key=lambda verdict: verdict.is_far)
 
 
 def _sensitivity(

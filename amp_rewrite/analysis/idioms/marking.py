@@ -1,4 +1,11 @@
-"""Marking of the units of a model that are parts of idioms."""
+"""Parts of an operator that is written out, and the marking of their units.
+
+    x / Sqrt(ReduceMean(x * x) + eps)        is an RMSNormalization, whose kernels compute this in float32
+    0.5 * x * (1 + Erf(x / 1.414))           is a Gelu: all of it has one type, so that runtimes fuse it
+
+What is one operator gets one decision. Its squares and sums would lose digits in half, and a Cast within it
+would break the fusion.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from amp_rewrite.analysis import states
 from amp_rewrite.analysis.idioms import gates, norms
 from amp_rewrite.analysis.idioms.idiom import Alike, Idiom, Part, Spelled
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import patterns, states
+from amp_rewrite.model import patterns
 from amp_rewrite.policy.options import Options
 
 

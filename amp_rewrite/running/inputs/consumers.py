@@ -75,20 +75,15 @@ class NodeInput:
 
 
 class Consumers:
-    """The dataflow from values to node inputs in a graph and its subgraphs.
-
-    `batch` is the batch size of constant initial states of recurrent layers; None without such.
-    """
+    """The dataflow from values to node inputs in a graph and its subgraphs."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._leaving: dict[ir.Value, list[ir.Value]] = {}
-        self.batch: int | None = None
         for node in every_node(graph):
             for binding in control_flow.bindings(node) or ():
                 for body, index in binding.leaves:
                     outer = (node.outputs[i] for i in binding.outputs)
                     self._leaving.setdefault(body.outputs[index], []).extend(outer)
-            self.batch = self.batch or stored_batch(node)
 
     def of(self, value: ir.Value) -> tuple[NodeInput, ...]:
         """Return the node inputs that the value reaches, directly or moved and cast; nearest first."""
@@ -116,19 +111,6 @@ def _carried_to(use: NodeInput) -> Iterable[ir.Value]:
         Holds.CONTENT,
     )
     return use.node.outputs if use.index in (FIRST if converts else record.carries) else ()
-
-
-def batch_axis(layer: ir.Node) -> int:
-    """Return the batch axis of data and states: 1 in [sequence, batch, features] and [directions, batch,
-    hidden], or 0, according to `layout`.
-    """
-    return 0 if layer.attributes.get_int("layout", 0) else 1
-
-
-def stored_batch(layer: ir.Node) -> int | None:
-    """Return the batch size of a layer's constant initial state; None if it has none."""
-    shapes = (NodeInput(layer, index).stored_shape(index) for index in record_of(layer).ports(Role.STATE))
-    return next((int(shape[batch_axis(layer)]) for shape in shapes if len(shape) == 3), None)
 
 
 # The value of a mask that keeps everything: exporters mean either by 1.

@@ -27,7 +27,6 @@ from amp_rewrite.model import loading
 from amp_rewrite.policy import options
 from amp_rewrite.policy.open_sizes import GivenSizes
 from amp_rewrite.policy.options import Ranges
-from amp_rewrite.running.inputs import synthetic
 from amp_rewrite.running.inputs.declared_inputs import (
     Input,
     Structure,
@@ -36,6 +35,7 @@ from amp_rewrite.running.inputs.declared_inputs import (
     refuse_unknown,
     refuse_wrong_names,
 )
+from amp_rewrite.running.inputs.synthetic import Synthesis
 from amp_rewrite.running.inputs.values import ImageRange
 from amp_rewrite.running.sequences import sequences
 from amp_rewrite.running.sessions import Feeds
@@ -231,10 +231,11 @@ def _samples(model: ir.Model, path: str, data: Data, *, partial: bool = False) -
         singles = replace(data, steps=1, samples=data.samples * distinct)
         return sequences(model, _samples(model, path, singles), data.steps, distinct)
     if not data.is_given:
-        return synthetic.synthesise(model, data.dims, data.seed, data.samples, path, data.images, data.ranges)
+        synthesis = Synthesis(model, data.dims, data.ranges, path)
+        return synthesis.samples(data.seed, data.samples, data.images)
     declared = inputs_of(model, path)
     inputs = {one.name: replace(one, has_default=partial or one.has_default) for one in declared}
-    return (reader(inputs) for reader in _all_readers(data))
+    return (_coerced(inputs, read_sample(inputs), where) for where, read_sample in _all_readers(data))
 
 
 DISTINCT = 16
@@ -260,7 +261,7 @@ def input_source(data: Data) -> InputSource:
         return InputSource(seed=data.seed)
     if data.arrays:
         return FROM_CALLER
-    files = tuple(str(reader.args[0]) for reader in _all_readers(data))
+    files = tuple(str(where) for where, _ in _all_readers(data))
     return InputSource(paths=tuple(map(str, data.paths)), files=files)
 
 
@@ -290,23 +291,25 @@ def open_sizes(model: onnx.ModelProto | str | Path, data: Data) -> dict[str, int
 
     Raises ModelError if the model cannot be read.
     """
-    return synthetic.open_sizes(loading.load(model).model, data.dims)
+    return Synthesis(loading.load(model).model, data.dims).sizing.open_sizes()
 
 
-def _all_readers(data: Data) -> list[partial[Feeds]]:
-    arrays = (partial(_given, f"samples[{at}]", sample) for at, sample in enumerate(data.arrays))
+_Reader = tuple[str | Path, Callable[[Mapping[str, Input]], Mapping[str, Any]]]
+"""Where a sample is, and a function that reads its values."""
+
+
+def _all_readers(data: Data) -> list[_Reader]:
+    arrays = ((f"samples[{at}]", lambda _, sample=sample: sample) for at, sample in enumerate(data.arrays))
     return [*arrays, *(reader for path in data.paths for reader in _readers(path))]
 
 
-def _readers(path: Path) -> Iterator[partial[Feeds]]:
-    """Yield a reader, whose first argument is the file or folder, for each sample at a path; raise FeedError
-    if there is none.
-    """
+def _readers(path: Path) -> Iterator[_Reader]:
+    """Yield a reader for each sample at a path; raise FeedError if there is none."""
     if path.is_dir():
         yield from _readers_within(path)
         return
     if path.suffix == ".npz" and path.is_file():
-        yield partial(_read_npz, path)
+        yield path, partial(read, path)
         return
     try:
         reading.open_regular(path).close()
@@ -325,17 +328,17 @@ _OF_NPY = (
 _PATHS = "give an .npz file, a directory of them, or an ONNX test_data_set_* directory"
 
 
-def _readers_within(folder: Path) -> Iterator[partial[Feeds]]:
+def _readers_within(folder: Path) -> Iterator[_Reader]:
     # by its name too: the data set of a model without inputs has output files only
     if folder.name.startswith("test_data_set_") or any(folder.glob("input_*.pb")):
-        yield partial(_read_data_set, folder)
+        yield folder, partial(_read_data_set, folder)
         return
     files = _sorted(folder.glob("*.npz"))
     sets = _sorted(child for child in folder.glob("test_data_set_*") if child.is_dir())
     if not files and not sets:
         raise FeedError("holds no samples", where=folder, remedy=_PATHS)
-    yield from (partial(_read_npz, file) for file in files)
-    yield from (partial(_read_data_set, child) for child in sets)
+    yield from ((file, partial(read, file)) for file in files)
+    yield from ((child, partial(_read_data_set, child)) for child in sets)
 
 
 def _sorted(paths: Iterator[Path]) -> list[Path]:
@@ -346,17 +349,13 @@ def _sorted(paths: Iterator[Path]) -> list[Path]:
 _PARTS = re.compile(r"(\d+)")
 
 
-def _read_npz(path: Path, inputs: Mapping[str, Input]) -> Feeds:
-    return _coerced(inputs, read(path, inputs), path)
-
-
-def _read_data_set(folder: Path, inputs: Mapping[str, Input]) -> Feeds:
+def _read_data_set(folder: Path, inputs: Mapping[str, Input]) -> Mapping[str, Any]:
     files = _sorted(folder.glob("input_*.pb"))
     if len(files) > len(inputs):
         problem = f"has {len(files)} inputs, and the model has {len(inputs)}"
         raise FeedError(problem, where=folder, remedy=_SAME_MODEL)
     pairs = zip(inputs.items(), files, strict=False)
-    return _coerced(inputs, {name: _read_pb(file, declared) for (name, declared), file in pairs}, folder)
+    return {name: _read_pb(file, declared) for (name, declared), file in pairs}
 
 
 _SAME_MODEL = "check that it belongs to this model"
@@ -387,10 +386,6 @@ _FORMATS: dict[Structure, _Format] = {
     Structure.SEQUENCE: (onnx.SequenceProto, numpy_helper.to_list),
     Structure.OTHER: (onnx.MapProto, numpy_helper.to_dict),
 }
-
-
-def _given(where: str, sample: Feeds, inputs: Mapping[str, Input]) -> Feeds:
-    return _coerced(inputs, sample, where)
 
 
 def _coerced(inputs: Mapping[str, Input], values: Mapping[str, Any], where: str | Path) -> Feeds:
@@ -435,14 +430,17 @@ def trials(model: onnx.ModelProto | str | Path, data: Data) -> tuple[Trial, ...]
     loaded, source = loading.load(model).model, input_source(data)
     if not source.is_synthetic:
         return (Trial(_samples(loaded, _path_of(model), data), source),)
-    stated, free, vague = synthetic.unspecific_inputs(loaded, data.dims, data.ranges)
-    images = tuple(ImageRange) if None in stated else tuple(stated)
-    is_mixed = None not in stated and len(stated) > 1  # images of both ranges
+    synthesis = Synthesis(loaded, data.dims, data.ranges)
+    stated = set(synthesis.images.values())
+    vague = frozenset(name for name, range_ in synthesis.images.items() if range_ is None)
+    images = tuple(ImageRange) if vague else tuple(stated)
+    is_mixed = not vague and len(stated) > 1  # images of both ranges
     sources = [source] if is_mixed or not images else [replace(source, images=one) for one in images]
     path = _path_of(model)
-    longer = _longer(loaded, path, of_source(data, sources[0])) if data.steps == 1 else ()
+    longer = _longer(synthesis, loaded, path, of_source(data, sources[0])) if data.steps == 1 else ()
     return tuple(
-        Trial(_samples(loaded, path, of_source(data, one)), one, free, vague, longer) for one in sources
+        Trial(_samples(loaded, path, of_source(data, one)), one, synthesis.free, vague, longer)
+        for one in sources
     )
 
 
@@ -450,10 +448,10 @@ LENGTHS = (32, 8)
 """The factors of open sizes, largest first: 64 tokens or frames become 2,048, which people run."""
 
 
-def _longer(model: ir.Model, path: str, data: Data) -> Iterator[Longer]:
+def _longer(synthesis: Synthesis, model: ir.Model, path: str, data: Data) -> Iterator[Longer]:
     """Yield synthetic samples with long open sizes, longest first."""
     for times in LENGTHS:
-        dims = synthetic.lengthened(model, data.dims, times)
+        dims = synthesis.lengthened(times)
         if dims is not None:
             sizes = {name: size for name, size in dims.items() if name not in data.dims}
             yield Longer(times, sizes, next(_samples(model, path, replace(data, dims=dims))))

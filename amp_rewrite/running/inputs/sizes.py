@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from amp_rewrite.errors import FeedError
-from amp_rewrite.model.constants import stored_as
 from amp_rewrite.operators.record import Role, Trait
 from amp_rewrite.policy.open_sizes import refuse_wrong_sizes
-from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape, batch_axis, stored_batch
+from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape
 from amp_rewrite.running.inputs.declared_inputs import Dim, Input
 
 # Sizes that operators require of their inputs by the shapes of their weights, states and positions.
@@ -24,50 +23,37 @@ _MOST_EXTRA_TOKENS = 2
 """Positions that belong to no patch: of a class token, and of a distillation token (DeiT)."""
 
 
-def _patched_side(axis: int, use: NodeInput, weight: Shape, consumers: Consumers) -> int | None:
-    """Return the side of square images for a patch convolution with a constant position table."""
-    strides, pads = (use.node.attributes.get_ints(name, ()) for name in ("strides", "pads"))
-    if len(weight) < IMAGE_RANK or tuple(strides) != weight[_SPATIAL:] or any(pads):
-        return None
-    additions = (after for after in consumers.of(use.node.outputs[0]) if after.operator == "Add")
-    tables = (_positions(after) for after in additions)
-    sides = (_side(table[-2]) for table in tables if len(table) > 1 and table[-1] == weight[0])
-    return next((side * weight[axis] for side in sides if side), None)
-
-
-def _side(length: int) -> int:
-    """Return the side of a square of patches with this many positions; 0 if there is none."""
-    patches = (length - extra for extra in range(min(length, _MOST_EXTRA_TOKENS) + 1))
-    return next((root for count in patches if (root := math.isqrt(count)) ** 2 == count), 0)
-
-
-def _positions(addition: NodeInput) -> Shape:
-    """Return the shape of the other operand, a constant or a Gather from constants; else ()."""
-    other = addition.input_at(1 - addition.index)
-    node = None if other is None else other.producer()
-    if node is None or node.op_type != "Gather" or node.attributes.get_int("axis", 0):
-        return addition.stored_shape(1 - addition.index)
-    table, indices = (NodeInput(node, 0).stored_shape(index) for index in (0, 1))
-    return (*indices, *table[1:]) if table and stored_as(node.inputs[1]) is not None else ()
-
-
 def _required(use: NodeInput, axis: int, rank: int, consumers: Consumers) -> int | None:
-    """Return the size that the weight of a node, or a stored state or position, requires of an axis of its
+    """Return the size that the weight of a node, or a stored table of positions, requires of an axis of its
     first input, which has this rank; None where nothing does.
     """
     weight = use.stored_shape(1)
     if use.index or len(weight) < 2:
         return None
+    if use.operator == "Conv" and axis:
+        is_channel = axis == 1
+        return weight[1] * use.attribute("group", 1) if is_channel else _side(axis, use, weight, consumers)
     if use.record.traits & Trait.RECURRENT:
-        return weight[2] if axis == 2 else stored_batch(use.node) if axis == batch_axis(use.node) else None
-    if use.operator == "MatMul":
-        return weight[-2] if axis == rank - 1 else None
-    if use.operator == "Gemm":
-        is_inner = axis == (0 if use.attribute("transA") else 1)
-        return weight[use.attribute("transB")] if is_inner else None
-    if use.operator != "Conv" or not axis:
+        return weight[2] if axis == 2 else None
+    transposed = {"MatMul": (0, 0), "Gemm": (use.attribute("transA"), use.attribute("transB"))}
+    if use.operator not in transposed:
         return None
-    return weight[1] * use.attribute("group", 1) if axis == 1 else _patched_side(axis, use, weight, consumers)
+    first, second = transposed[use.operator]
+    return weight[-1 if second else -2] if axis == rank - 1 - first else None
+
+
+def _side(axis: int, use: NodeInput, weight: Shape, consumers: Consumers) -> int | None:
+    """Return the side of square images for a convolution of patches with a stored table of positions."""
+    strides, pads = (use.node.attributes.get_ints(name, ()) for name in ("strides", "pads"))
+    if len(weight) < IMAGE_RANK or tuple(strides) != weight[_SPATIAL:] or any(pads):
+        return None
+    for after in consumers.of(use.node.outputs[0]):
+        table = after.stored_shape(1 - after.index) if after.operator == "Add" else ()
+        if len(table) > 1 and table[-1] == weight[0]:
+            counts = range(table[-2], table[-2] - _MOST_EXTRA_TOKENS - 1, -1)
+            roots = (math.isqrt(count) for count in counts if count > 0 and math.isqrt(count) ** 2 == count)
+            return next((root * weight[axis] for root in roots), None)
+    return None
 
 
 # Sizes suggested by the words of a name and by the position of an axis.
@@ -163,6 +149,8 @@ class _OpenDim:
 class Sizing:
     """The sizes of the open dimensions of inputs, by symbol or `input:axis`; a symbol has one everywhere.
 
+    `lengths` are those that the user and the weights leave open, without those of batches, channels and the
+    sides of images, and without those that follow from others.
     `dims` gives sizes by symbol or as `input:axis`. Raises FeedError if it has a name that is not open, or
     two sizes for one axis.
     """
@@ -177,7 +165,7 @@ class Sizing:
             if not isinstance(dim, int)
         ]
         refuse_wrong_sizes(dims, {d.label: d.symbol or None for d in self._open}, FeedError)
-        self._lengths: dict[str, int] = {}
+        self.lengths: dict[str, int] = {}
         self._sizes = {d.key: dims[d.label] for d in self._open if d.label in dims} | dict(dims)
         # from certain to likely; each rule is applied to all dimensions before the next one
         for rule in (self._required, self._named, self._batch, self._positional, self._derived):
@@ -186,7 +174,7 @@ class Sizing:
                 if size is not None:
                     self._sizes[dim.key] = size
                     if rule in (self._named, self._positional) and not dim.is_side and size > CHANNELS:
-                        self._lengths[dim.key] = size
+                        self.lengths[dim.key] = size
 
     def shape(self, declared: Input) -> Shape:
         """Return the shape of an input of known rank."""
@@ -195,12 +183,6 @@ class Sizing:
     def open_sizes(self) -> dict[str, int]:
         """Return the size of each open dimension, by its name in `dims`."""
         return {dim.key: self._size(dim.input, dim.axis) for dim in self._open}
-
-    def lengths(self) -> dict[str, int]:
-        """Return the sizes that the user and the weights leave open, by name in `dims`, without those of
-        batches, channels and the sides of images, and without those that follow from others.
-        """
-        return self._lengths
 
     def _size(self, declared: Input, axis: int, default: int = 1) -> int:
         dim = (declared.dims or ())[axis]
@@ -224,8 +206,7 @@ class Sizing:
             return None
         if dim.is_float and dim.axis > 0 and words & AUDIO:
             return SAMPLES
-        size = next((size for vocabulary, size in _NAMED if words & set(vocabulary.split())), None)
-        return self._consumers.batch or size if size == BATCH else size
+        return next((size for vocabulary, size in _NAMED if words & set(vocabulary.split())), None)
 
     def _is_derived(self, dim: _OpenDim) -> bool:
         """True if it follows from other sizes: a formula, or the length of past and new tokens together,
@@ -241,9 +222,8 @@ class Sizing:
         uses = self._consumers.of(dim.input.value) if len(dim.dims) == 3 and dim.axis == 1 else ()
         if dim.axis and not any(use.role is Role.STATE for use in uses):
             return None
-        batches = (d.key for d in self._open if d.is_batch and d.key in self._sizes)
-        key = next(batches, "")
-        return self._sizes[key] if key else self._consumers.batch or BATCH
+        batches = (self._sizes[d.key] for d in self._open if d.is_batch and d.key in self._sizes)
+        return next(batches, BATCH)
 
     def _positional(self, dim: _OpenDim) -> int | None:
         """Return the usual size for the position of the axis and the rank of the input."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,119 +16,99 @@ from amp_rewrite.costs import flop_count
 from amp_rewrite.model import inlining
 from amp_rewrite.onnx_types import element_types
 from amp_rewrite.policy.options import Ranges
-from amp_rewrite.running.inputs import declared_inputs, values
+from amp_rewrite.running.inputs import values
 from amp_rewrite.running.inputs.consumers import Consumers
-from amp_rewrite.running.inputs.declared_inputs import Input, Structure
+from amp_rewrite.running.inputs.declared_inputs import Input, Structure, inputs_of
 from amp_rewrite.running.inputs.sizes import Sizing
 from amp_rewrite.running.inputs.values import BRANCHES, ImageRange, InputSpec
+
+Feeds = Mapping[str, Any]
 
 SEQUENCE_LENGTH = 2
 """The number of tensors in a synthetic sequence."""
 
 
-def synthesise(
-    model: ir.Model,
-    dims: Mapping[str, int],
-    seed: int,
-    samples: int,
-    model_path: str = "",
-    images: ImageRange = ImageRange.UNIT,
-    ranges: Ranges | None = None,
-) -> Iterator[Mapping[str, Any]]:
-    """Yield synthetic samples for a model; the same seed gives the same samples.
+class Synthesis:
+    """The synthetic inputs of a model, whose functions are inlined; `sizing` has their open sizes.
 
-    Each input has its own random number generator, so that adding an input does not change the others.
-    If an input selects a branch, there are at least two samples, which alternate so that both branches run.
-    `images` is the range of images if the graph implies none, `ranges` are declared by the user. Inlines the
-    functions of `model`.
-    Raises FeedError if an input cannot be synthesised, or if `dims` has a name that is not an open dimension.
+    `dims` gives sizes of open dimensions, `ranges` are declared by the user. Raises FeedError if `dims` has a
+    name that is not an open dimension; what needs values does if an input cannot be synthesised.
     """
-    specs = [replace(spec, default_images=images) for spec in _specs(model, dims, ranges or {}, model_path)]
-    branches = BRANCHES if any(spec.chooses for spec in specs) else 1
-    count = max(samples, branches)
-    return ({spec.input.name: _sample(spec, seed, index) for spec in specs} for index in range(count))
 
+    def __init__(
+        self, model: ir.Model, dims: Mapping[str, int], ranges: Ranges | None = None, model_path: str = ""
+    ) -> None:
+        inlining.inline(model)
+        self._model, self._dims, self._ranges = model, dims, ranges or {}
+        self._inputs = [one for one in inputs_of(model, model_path) if not one.has_default]
+        self._consumers = Consumers(model.graph)
+        self.sizing = Sizing(self._inputs, dims, self._consumers)
 
-def unspecific_inputs(
-    model: ir.Model, dims: Mapping[str, int], ranges: Ranges
-) -> tuple[frozenset[ImageRange | None], frozenset[str], frozenset[str]]:
-    """Return the ranges that the graph implies for its images, None for an unknown one, the names of the
-    inputs of unknown magnitude (`values.is_free`), and those of images of an unknown range. An input with a
-    declared range is in none.
+    def samples(self, seed: int, count: int, images: ImageRange = ImageRange.UNIT) -> Iterator[Feeds]:
+        """Yield samples; the same seed gives the same samples.
 
-    Raises as `synthesise` does.
-    """
-    floats = [spec for spec in _specs(model, dims, ranges) if spec.dtype.is_floating_point()]
-    images = {spec.input.name: values.stated_range(spec) for spec in floats if values.is_image(spec)}
-    free = frozenset(spec.input.name for spec in floats if values.is_free(spec))
-    return frozenset(images.values()), free, frozenset(name for name in images if images[name] is None)
+        Each input has its own random number generator, so that adding an input does not change the others.
+        If an input selects a branch, there are at least two samples, which alternate so that both branches
+        run. `images` is the range of images if the graph implies none.
+        """
+        specs = [replace(spec, default_images=images) for spec in self._specs]
+        branches = BRANCHES if any(spec.chooses for spec in specs) else 1
+        indices = range(max(count, branches))
+        return ({spec.input.name: _sample(spec, seed, index) for spec in specs} for index in indices)
 
+    @property
+    def images(self) -> dict[str, ImageRange | None]:
+        """The inputs that are images, without those of a declared range, with the range that the graph
+        implies; None for an unknown one.
+        """
+        return {spec.input.name: values.stated_range(spec) for spec in self._specs if values.is_image(spec)}
 
-def open_sizes(model: ir.Model, dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the size that `synthesise` chooses for each open dimension, by its name in `dims`."""
-    return _sizing(model, dims)[1].open_sizes()
+    @property
+    def free(self) -> frozenset[str]:
+        """The names of the inputs of unknown magnitude (`values.is_free`)."""
+        return frozenset(spec.input.name for spec in self._specs if values.is_free(spec))
 
+    def lengthened(self, factor: int) -> dict[str, int] | None:
+        """Return `dims` with the open lengths (`Sizing.lengths`) this many times as long; None if there are
+        none, or if a sample or a run on it would be large.
+        """
+        lengths = self.sizing.lengths
+        longer = {**self._dims, **{name: factor * size for name, size in lengths.items()}}
+        sizing = Sizing(self._inputs, longer, self._consumers)
+        if not lengths or any(math.prod(sizing.shape(one)) > _MOST_ELEMENTS for one in self._inputs):
+            return None
+        count = flop_count.count(self._model, element_types.infer(self._model), sizing.open_sizes())
+        elements = sum(math.prod(shape) for shape in count.shapes.known.values())
+        is_small = count.total <= _MOST_FLOPS and elements <= _MOST_VALUES and not count.unknown_trip_counts
+        return longer if is_small else None
 
-def lengthened(model: ir.Model, dims: Mapping[str, int], factor: int) -> dict[str, int] | None:
-    """Return `dims` with the open lengths (`Sizing.lengths`) this many times as long; None if there are none,
-    or if a sample or a run on it would be large.
-
-    Raises as `synthesise` does.
-    """
-    inputs, usual, consumers = _sizing(model, dims)
-    lengths = usual.lengths()
-    longer = {**dims, **{name: factor * size for name, size in lengths.items()}}
-    sizing = Sizing(inputs, longer, consumers)
-    if not lengths or any(math.prod(sizing.shape(one)) > _MOST_ELEMENTS for one in inputs):
-        return None
-    count = flop_count.count(model, element_types.infer(model), sizing.open_sizes())
-    elements = sum(math.prod(shape) for shape in count.shapes.known.values())
-    is_small = count.total <= _MOST_FLOPS and elements <= _MOST_VALUES and not count.unknown_trip_counts
-    return longer if is_small else None
+    @cached_property
+    def _specs(self) -> list[InputSpec]:
+        for declared in self._inputs:
+            _check_type(declared)
+        shapes = {declared.value: self.sizing.shape(declared) for declared in self._inputs}
+        for declared in self._inputs:
+            shape = shapes[declared.value]
+            if math.prod(shape) > _MAX_ELEMENTS:
+                problem = f"would have {' x '.join(map(str, shape))} elements"
+                raise declared.error(problem, remedy="give smaller sizes with `Data.dims`")
+        return [
+            InputSpec(
+                input=declared,
+                shape=shapes[declared.value],
+                uses=self._consumers.of(declared.value),
+                all_shapes=shapes,
+                consumers=self._consumers,
+                declared=self._ranges.get(declared.name),
+            )
+            for declared in self._inputs
+        ]
 
 
 _MOST_ELEMENTS, _MOST_FLOPS, _MOST_VALUES = 1 << 22, 20e9, 1 << 29
 """The largest run on long inputs: elements of an input, FLOPs, and elements of all values together, from
 which two runs on two cores take about a second and a half (ALiBi at 2,048 tokens: 3.6e8).
 """
-
-
-def _specs(model: ir.Model, dims: Mapping[str, int], ranges: Ranges, model_path: str = "") -> list[InputSpec]:
-    inputs, sizing, consumers = _sizing(model, dims, model_path, _check_type)
-    shapes = {declared.value: sizing.shape(declared) for declared in inputs}
-    for declared in inputs:
-        shape = shapes[declared.value]
-        if math.prod(shape) > _MAX_ELEMENTS:
-            problem = f"would have {' x '.join(map(str, shape))} elements"
-            raise declared.error(problem, remedy="give smaller sizes with `Data.dims`")
-    return [
-        InputSpec(
-            input=declared,
-            shape=shapes[declared.value],
-            uses=consumers.of(declared.value),
-            all_shapes=shapes,
-            consumers=consumers,
-            declared=ranges.get(declared.name),
-        )
-        for declared in inputs
-    ]
-
-
-def _sizing(
-    model: ir.Model,
-    dims: Mapping[str, int],
-    model_path: str = "",
-    check: Callable[[Input], object] = lambda _: None,
-) -> tuple[list[Input], Sizing, Consumers]:
-    """Inline the functions of a model; return its inputs without a default, each checked before their sizes,
-    and what reads them.
-    """
-    inlining.inline(model)
-    inputs = [one for one in declared_inputs.inputs_of(model, model_path) if not one.has_default]
-    for declared in inputs:
-        check(declared)
-    consumers = Consumers(model.graph)
-    return inputs, Sizing(inputs, dims, consumers), consumers
 
 
 def _check_type(declared: Input) -> None:
@@ -140,7 +121,7 @@ def _check_type(declared: Input) -> None:
             f"has {len(declared.dims):,} dimensions, and NumPy has at most {_MAX_RANK}",
             remedy="export the model with fewer",
         )
-    if not values.rules(declared.dtype):
+    if not values.is_supported(declared.dtype):
         raise declared.error(f"is {declared.dtype.name.lower()}, and cannot be synthesised", remedy=_GIVE)
 
 

@@ -22,8 +22,6 @@ from amp_rewrite.running.inputs.consumers import Consumers, NodeInput, Shape, ke
 from amp_rewrite.running.inputs.declared_inputs import Input, Structure
 from amp_rewrite.running.inputs.sizes import AUDIO, CHANNELS, name_words
 
-Array = NDArray[Any]
-
 
 class ImageRange(enum.Enum):
     """The range of an image's values."""
@@ -89,15 +87,11 @@ class InputSpec:
         """True if it is the condition of an If."""
         return self.dtype == ir.DataType.BOOL and any(use.key == ("If", 0) for use in self.uses)
 
-    def full(self, value: float) -> Array:
-        """Return an array filled with `value`."""
-        return np.full(self.shape, value)
+    def keeping(self) -> int:
+        """Return the value of a mask that keeps everything."""
+        return kept(self.input.value, self.consumers)
 
-    def keeping(self) -> Array:
-        """Return a mask that keeps everything."""
-        return self.full(kept(self.input.value, self.consumers))
-
-    def uniform(self, low: float, high: float) -> Array:
+    def uniform(self, low: float, high: float) -> NDArray[Any]:
         """Return uniformly distributed random numbers."""
         return self.random.uniform(low, high, self.shape)
 
@@ -119,25 +113,30 @@ class InputSpec:
         return self.shape_of(node.inputs[0]) if node is not None and passes else ()
 
 
-Rule = Callable[[InputSpec], Array | None]
-"""Returns values for the inputs that it applies to, and None for all others."""
+Values = NDArray[Any] | float | str
+"""Values of an input, or the one of all its elements."""
 
 
-def rules(dtype: ir.DataType) -> tuple[Rule, ...]:
-    """Return the rules for an element type, the last of which always applies; empty for other types."""
-    if dtype == ir.DataType.BOOL:
-        return (lambda spec: spec.full(spec.sample % BRANCHES == 0) if spec.chooses else spec.keeping(),)
-    if dtype == ir.DataType.STRING:
-        return (lambda spec: np.full(spec.shape, "hello world"),)
-    if dtype.is_integer():
-        return _INTEGERS
-    return _FLOATS if dtype.is_floating_point() else ()
+def is_supported(dtype: ir.DataType) -> bool:
+    """Return whether values of an element type can be synthesised."""
+    is_number = dtype.is_integer() or dtype.is_floating_point()
+    return is_number or dtype in (ir.DataType.BOOL, ir.DataType.STRING)
 
 
-def tensor(spec: InputSpec) -> Array:
+def tensor(spec: InputSpec) -> NDArray[Any]:
     """Return the values of an input, or of one element of a sequence, in its type."""
-    values = next(values for rule in rules(spec.dtype) if (values := rule(spec)) is not None)
-    return np.asarray(values).astype(spec.dtype.numpy())
+    return np.full(spec.shape, _values(spec)).astype(spec.dtype.numpy())
+
+
+def _values(spec: InputSpec) -> Values:
+    if spec.dtype == ir.DataType.STRING:
+        return "hello world"
+    if spec.dtype == ir.DataType.BOOL:
+        return spec.sample % BRANCHES == 0 if spec.chooses else spec.keeping()
+    if not spec.dtype.is_integer():
+        return _floats(spec)
+    values = next((found for rule in _INTEGERS if (found := rule(spec)) is not None), None)
+    return _small(spec) if values is None else values
 
 
 def _is_past(name: str, shape: Shape) -> bool:
@@ -159,24 +158,21 @@ TRIP_COUNT = 3
 """The number of iterations of a loop whose trip count is an input."""
 
 
-def _position(spec: InputSpec) -> Array | None:
-    """Return ascending positions that continue the past, modulo the size of their table."""
-    if not spec.words & {"position", "positions", "pos"}:
-        return None
-    pasts = (s[2] for v, s in spec.all_shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
-    past, last = max(pasts, default=0), spec.shape[-1] if spec.shape else 1
-    ascending = np.arange(past, past + last) % (_bound(spec) or past + last or 1)
-    return np.broadcast_to(ascending if spec.shape else ascending[0], spec.shape)
-
-
-def _by_name(spec: InputSpec) -> Array | None:
-    """Return 0 for token types and the past, and what keeps everything for a mask."""
+def _by_name(spec: InputSpec) -> Values | None:
+    """Return ascending positions that continue the past, modulo the size of their table; 0 for token types
+    and the past, and what keeps everything for a mask.
+    """
+    if spec.words & {"position", "positions", "pos"}:
+        pasts = (s[2] for v, s in spec.all_shapes.items() if len(s) == 4 and _is_past(v.name or "", s))
+        past, last = max(pasts, default=0), spec.shape[-1] if spec.shape else 1
+        ascending = np.arange(past, past + last) % (_bound(spec) or past + last or 1)
+        return ascending if spec.shape else ascending[0]
     if spec.words >= {"token", "type"} or "segment" in spec.words or _is_past(spec.input.name, spec.shape):
-        return spec.full(0)
+        return 0
     return spec.keeping() if "mask" in spec.words else None
 
 
-def _index(spec: InputSpec) -> Array | None:
+def _index(spec: InputSpec) -> Values | None:
     bound = _bound(spec)
     return None if bound is None else spec.random.integers(0, max(bound, 1), spec.shape)
 
@@ -202,102 +198,66 @@ def _entries(spec: InputSpec, use: NodeInput) -> int | None:
     return shape[axis] if -len(shape) <= axis < len(shape) else 1
 
 
-def _length(spec: InputSpec) -> Array | None:
-    """Return the full length of the data in the time axis of a recurrent layer or ReverseSequence."""
-    for use in spec.uses:
-        if use.role is Role.LENGTH and (data := spec.shape_of(use.input_at(0))):
-            return spec.full(data[use.attribute("time_axis")])
-    others = [shape for shape in spec.others if len(shape) > 1]
-    is_length = spec.words & {"len", "lens", "length", "lengths"}
-    return spec.full(others[0][1]) if is_length and others else None
-
-
-def _compared(spec: InputSpec) -> Array | None:
-    """Return the constant that the input is compared with, such as a sampling rate; 0 and 1 are Booleans."""
+def _compared(spec: InputSpec) -> Values | None:
+    """Return the constant that the input is compared with, such as a sampling rate; 0 and 1 are Booleans. A
+    mask of several axes keeps everything.
+    """
     others = (use.input_at(1 - use.index) for use in spec.uses if use.operator == "Equal")
     numbers = (number for other in others if (number := _stored_number(other)) not in (None, 0, 1))
-    number = next(numbers, None)
-    return None if number is None else spec.full(number)
+    masks = len(spec.shape) > 1 and any(use.key in _MASKING for use in spec.uses)
+    return next(numbers, spec.keeping() if masks else None)
 
 
-def _by_use(spec: InputSpec) -> Array | None:
-    """Return what keeps everything for masks of several axes, and small trip counts for loops, also where a
-    loop's condition compares its counter.
-    """
-    masked = {("Sub", 1), ("Equal", 0), ("Equal", 1), ("Where", 0), ("Not", 0)}
-    if len(spec.shape) > 1 and any(use.key in masked for use in spec.uses):
-        return spec.keeping()
-    counts = spec.reaches(Role.COUNT) or any(use.record.traits & Trait.ORDERS for use in spec.uses)
-    return spec.full(TRIP_COUNT) if spec.is_single and counts else None
+_MASKING = frozenset((("Sub", 1), ("Equal", 0), ("Equal", 1), ("Where", 0), ("Not", 0)))
+"""The node inputs that masks of several axes have."""
 
 
-def _operand(spec: InputSpec) -> Array | None:
-    """Return the value for the first operator that reads the input as a shape-determining operand.
+def _by_role(spec: InputSpec) -> Values | None:
+    """Return the numbers for the first operator to which the input is a length, a count or a shape.
 
     A single number may be moved on its way; of several, only a part may arrive. If the length of the input
     differs from that of the numbers, all elements are their minimum.
     """
     for use in spec.uses:
+        role = Role.COUNT if use.record.traits & Trait.ORDERS else use.role
+        data = spec.shape_of(use.input_at(0))
+        numbers = _NUMBERS[role](spec, use, data) if role in _NUMBERS else ()
         is_whole = spec.is_single or use.input_at(use.index) is spec.input.value
-        if use.role in _OPERANDS and is_whole:
-            numbers = _OPERANDS[use.role](spec, use, spec.shape_of(use.input_at(0)))
-            if numbers:
-                fits = spec.shape == (len(numbers),)
-                return np.array(numbers) if fits else spec.full(min(numbers))
-    return None
+        if numbers and (is_whole or len(numbers) == 1):
+            return np.array(numbers) if spec.shape == (len(numbers),) else min(numbers)
+    others = [shape for shape in spec.others if len(shape) > 1]
+    is_length = spec.words & {"len", "lens", "length", "lengths"}
+    return others[0][1] if is_length and others else None
 
 
-def _ends(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
-    """Return the sizes of the sliced axes, so that nothing is cut off."""
-    constant = stored_as(use.input_at(3))
-    axes = np.ravel(constant.numpy()) if constant is not None else range(spec.length)
-    return [data[axis] for axis in axes if -len(data) <= axis < len(data)]
-
-
-def _parts(spec: InputSpec, use: NodeInput, data: Shape) -> Sequence[int]:
-    """Return equal parts, with the remainder in the last one."""
-    axis = use.attribute("axis")
-    if not -len(data) <= axis < len(data) or not spec.shape:
-        return ()
-    part, remainder = divmod(data[axis], spec.length)
-    return [*[part] * (spec.length - 1), part + remainder]
-
-
-_Operand = Callable[[InputSpec, NodeInput, Shape], Sequence[int]]
-_OPERANDS: dict[Role | None, _Operand] = {
+_NUMBERS: Mapping[Role | None, Callable[[InputSpec, NodeInput, Shape], Sequence[int]]] = {
+    Role.LENGTH: lambda _spec, use, data: data[use.attribute("time_axis") :][:1],
+    Role.COUNT: lambda spec, _use, _data: [TRIP_COUNT] * spec.is_single,
     Role.SIZES: lambda _spec, _use, data: [*data[:2], *(2 * size for size in data[2:])],
     Role.SHAPE: lambda spec, _use, _data: [-1, *[1] * (spec.length - 1)],
-    Role.PARTS: _parts,
     Role.ORIGIN: lambda spec, _use, _data: [0] * spec.length,
-    Role.END: _ends,
+    Role.END: lambda spec, _use, data: [max(data)] * spec.length if data else (),
     Role.AXES: lambda spec, _use, _data: range(spec.length),
 }
-"""Valid values of what determines shapes; empty if the shape of the data is unknown."""
+"""Valid integers by the role of what reads them, and the shape of its data; empty if that is unknown. An end
+lies behind all elements, so that nothing is cut off.
+"""
 
 
-def _small(spec: InputSpec) -> Array:
+def _small(spec: InputSpec) -> Values:
     """Return a shape, by the name; 1 for a divisor; random bytes; and 0 and 1 for all others."""
     if spec.words & {"size", "sizes", "shape"} and len(spec.shape) == 1:
         batch = next((shape[0] for shape in spec.others if shape), 1)
         return np.array([batch, CHANNELS, *[SIDE] * spec.length][: spec.length])
     if spec.reaches(Role.DIVISOR) or len(spec.shape) <= 1:
-        return spec.full(1)
+        return 1
     if spec.dtype in (ir.DataType.UINT8, ir.DataType.INT8):
         limits = np.iinfo(spec.dtype.numpy())
         return spec.random.integers(limits.min, limits.max + 1, spec.shape)
     return spec.random.integers(0, 2, spec.shape)
 
 
-_INTEGERS: tuple[Rule, ...] = (
-    _position,
-    _by_name,
-    _index,
-    _length,
-    _compared,
-    _by_use,
-    _operand,
-    _small,
-)
+_INTEGERS = (_by_name, _index, _compared, _by_role)
 
 
 # Floats: normally distributed, except for masks, images, positive operands and declared ranges.
@@ -308,35 +268,47 @@ _DOMAINS = (
     ((Role.SHARE,), (0.1, 0.9)),
     ((Role.RADICAND, Role.LOGARITHM, Role.DIVISOR), _POSITIVE),
 )
-"""Bounds within restricted domains."""
+"""Bounds within restricted domains, the narrowest first."""
 
 
-def _mask(spec: InputSpec) -> Array | None:
+def _floats(spec: InputSpec) -> Values:
+    values = _constrained(spec)
+    if values is not None:
+        return values
+    if given.is_image(spec.input.value, spec.shape):
+        return spec.uniform(0.0, (stated_range(spec) or spec.default_images).most)
+    return _voice(spec.shape, spec.random) if _is_audio(spec) else spec.random.standard_normal(spec.shape)
+
+
+def _constrained(spec: InputSpec) -> Values | None:
+    """Return the values of a mask or of scales, numbers in the domain of the functions that they or their
+    sums reach, or in the declared range; None if nothing constrains them.
+
+    A declared range that exceeds that of half counts for nothing, as such values stay float32.
+    """
+    mask = _mask(spec)
+    if mask is not None:
+        return mask
+    if spec.reaches(Role.SCALE) and len(spec.shape) == 1:
+        return np.where(np.arange(spec.length) < 2, 1.0, 2.0)  # not of batch and channels
+    bounds = next((bounds for roles, bounds in _DOMAINS if spec.reaches(*roles)), None)
+    if bounds is None and any(_needs_positive(spec.consumers, use, _MOST_SUMS) for use in spec.uses):
+        bounds = _POSITIVE
+    if bounds is None and spec.declared and max(map(abs, spec.declared)) <= FLOAT16.largest:
+        bounds = spec.declared
+    return None if bounds is None else spec.uniform(*bounds)
+
+
+def _mask(spec: InputSpec) -> int | None:
     """Return 0 for the past and for an additive softmax mask, and what keeps everything for other masks."""
     attended = (use for use in spec.uses if use.record.traits & Trait.MULTIPLIES)
     if _is_past(spec.input.name, spec.shape) or any(use.role is Role.SCORES for use in attended):
-        return spec.full(0)
+        return 0
     if "mask" not in spec.words:
         return None
     sums = (use.node.outputs[0] for use in spec.uses if use.operator == "Add")
     behind = (use for total in sums for use in spec.consumers.of(total))
-    return spec.full(0) if any(use.operator == "Softmax" for use in behind) else spec.keeping()
-
-
-def _scales(spec: InputSpec) -> Array | None:
-    """Return scales of 2 for all axes but batch and channels."""
-    if not spec.reaches(Role.SCALE) or len(spec.shape) != 1:
-        return None
-    return np.where(np.arange(spec.length) < 2, 1.0, 2.0)
-
-
-def _in_domain(spec: InputSpec) -> Array | None:
-    """Return numbers in the domain of the functions that they or their sums reach, narrowest domain first."""
-    for roles, (low, high) in _DOMAINS:
-        if spec.reaches(*roles):
-            return spec.uniform(low, high)
-    positive = any(_needs_positive(spec.consumers, use, _MOST_SUMS) for use in spec.uses)
-    return spec.uniform(*_POSITIVE) if positive else None
+    return 0 if any(use.operator == "Softmax" for use in behind) else spec.keeping()
 
 
 _MOST_SUMS = 4
@@ -371,30 +343,15 @@ def _is_added_up(use: NodeInput) -> bool:
     return use.operator == "Add" or (bool(is_reduced) and use.index == 0)
 
 
-def _declared(spec: InputSpec) -> Array | None:
-    """Return numbers in the declared range; None if it exceeds that of half, as such values stay float32."""
-    if spec.declared is None or not max(map(abs, spec.declared)) <= FLOAT16.largest:
-        return None
-    return spec.uniform(*spec.declared)
-
-
-def _image(spec: InputSpec) -> Array | None:
-    """Return an image in the range that the graph implies, else in `default_images`."""
-    if not given.is_image(spec.input.value, spec.shape):
-        return None
-    return spec.uniform(0.0, (stated_range(spec) or spec.default_images).most)
-
-
-def _audio(spec: InputSpec) -> Array | None:
-    """Return a voice for a waveform: by its name or size, or read by an STFT or a filter of one channel."""
+def _is_audio(spec: InputSpec) -> bool:
+    """Return whether it is a waveform: by its name or size, or read by an STFT or a filter of one channel."""
     sizes = sorted(spec.shape)
     if not sizes or len(sizes) > _AUDIO_RANK or math.prod(sizes[:-1]) > _MOST_WAVES or sizes[-1] < _SHORTEST:
-        return None
+        return False
     filters = (use.stored_shape(1) for use in spec.uses if use.key == ("Conv", 0))
     is_read = any(len(shape) == _AUDIO_RANK and shape[1] == 1 for shape in filters)
     is_long = len(sizes) == _AUDIO_RANK and sizes[-1] >= _LONG
-    is_wave = is_read or is_long or spec.words & _WAVES or any(use.key == ("STFT", 0) for use in spec.uses)
-    return _voice(spec.shape, spec.random) if is_wave else None
+    return is_read or is_long or bool(spec.words & _WAVES) or any(use.key == ("STFT", 0) for use in spec.uses)
 
 
 _AUDIO_RANK, _MOST_WAVES, _SHORTEST, _LONG = 3, 8, 256, 4096
@@ -414,7 +371,7 @@ _LOUD, _NOISE = 0.2, 1e-3
 """Amplitudes: of the fundamental, and of noise, which silence has too (-60 dB)."""
 
 
-def _voice(shape: Shape, random: np.random.Generator) -> Array:
+def _voice(shape: Shape, random: np.random.Generator) -> NDArray[Any]:
     """Return harmonics under an envelope, with noise and silence, along the longest axis."""
     axis = int(np.argmax(shape))
     seconds = np.arange(shape[axis]) / _RATE
@@ -426,32 +383,20 @@ def _voice(shape: Shape, random: np.random.Generator) -> Array:
     return along + _NOISE * random.standard_normal(shape)
 
 
-_FLOATS: tuple[Rule, ...] = (
-    _mask,
-    _scales,
-    _in_domain,
-    _declared,
-    _image,
-    _audio,
-    lambda spec: spec.random.standard_normal(spec.shape),
-)
-
-
 def is_image(spec: InputSpec) -> bool:
     """Return whether an input is synthesised as an image."""
-    before = _FLOATS[: _FLOATS.index(_image)]
-    return given.is_image(spec.input.value, spec.shape) and all(rule(spec) is None for rule in before)
+    is_float = spec.dtype.is_floating_point()
+    return is_float and given.is_image(spec.input.value, spec.shape) and _constrained(spec) is None
 
 
 def is_free(spec: InputSpec) -> bool:
-    """Return whether a float tensor of several elements has unknown magnitude: audio, or one that no rule
-    applies to, so that it is normally distributed; its name suggests no normalised data; and it is no
-    recurrent state.
+    """Return whether a float tensor of several elements has unknown magnitude: audio, or one that is
+    normally distributed; its name suggests no normalised data; and it is no recurrent state.
     """
     is_array = spec.dtype.is_floating_point() and spec.input.structure is Structure.TENSOR
     if not is_array or spec.is_single or spec.words & _NORMALISED or spec.reaches(Role.STATE):
         return False
-    return all(rule(spec) is None for rule in _FLOATS[: _FLOATS.index(_audio)])
+    return not given.is_image(spec.input.value, spec.shape) and _constrained(spec) is None
 
 
 _NORMALISED = frozenset(("pixel", "latent", "latents", "noise"))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from amp_rewrite.coverage.counts import some
 from amp_rewrite.running.comparison import HalvedPort
 from amp_rewrite.running.metrics import SMALLEST
 from amp_rewrite.running.selections import OtherSelection
@@ -23,7 +22,7 @@ from amp_rewrite.running.verdict import (
     error_in_words,
     shortest,
 )
-from amp_rewrite.text import plural
+from amp_rewrite.text import plural, some
 
 COLUMNS = ("output", "error", "rounding", "noise", "relative L2", "max abs", "cosine", "agree", "verdict")
 
@@ -33,20 +32,9 @@ def describe(verdict: Verdict) -> str:
     if verdict.signature and not verdict.samples:
         why = "it does not run" if verdict.failed_run else "names, types or shapes differ"
         return f"not compared with the original: {why}"
-    return f"compared with the original on {_samples(verdict)}; {verdict.how}"
-
-
-def in_short(verdict: Verdict) -> str:
-    """Return the verdict in a few words."""
-    if verdict.ok:
-        other = "; it would fail on other inputs (see below)" if any(warnings(verdict)) else ""
-        return f"PASS: verified against the original{other}"
-    if verdict.is_synthetic:
-        why = "too far from the original" if _is_too_far(verdict) else "nothing is proved"
-        return f"inconclusive: {why}, on synthetic inputs"
-    if verdict.signature:
-        return "FAIL: not compared with the original"
-    return "FAIL: too far from the original" if verdict.is_far else "FAIL: the comparison proves nothing"
+    source = verdict.inputs
+    seed = f" ({plural(verdict.samples, 'sample')}, seed {source.seed})" if source.is_synthetic else ""
+    return f"compared with the original on {_inputs(verdict)}{seed}; {verdict.how}"
 
 
 def _is_too_far(verdict: Verdict) -> bool:
@@ -103,26 +91,20 @@ def largest(verdict: Verdict, *, is_brief: bool = False) -> str:
     worst = next(iter(worst_first(output for output in verdict.outputs if output.is_compared)), None)
     if worst is None:
         return ""
-    source, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
-    inputs = f"synthetic images in {source.images.value}" if source.images else f"synthetic inputs{steps}"
-    inputs = f"{inputs}, {source.change}" if source.change else inputs
-    if not source.is_synthetic:
-        names = some([PurePath(path).name for path in source.paths], _NAMED)
-        inputs = f"{plural(verdict.samples, 'given sample')}{steps}{f' from {names}' if names else ''}"
     limit = f"limit {_limit(worst)}" if worst.limit is not None else "no limit"
     is_error = worst.error is not None and not worst.metrics.non_finite
     error = f"largest error {_error(worst)}" if is_error else f"at worst {_error(worst)}"
-    return f"{error} ({limit})" if is_brief else f"{error} ({limit}, {inputs})"
+    return f"{error} ({limit})" if is_brief else f"{error} ({limit}, {_inputs(verdict)})"
 
 
-def _samples(verdict: Verdict) -> str:
-    inputs, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
-    if inputs.is_synthetic:
-        images = f", images in {inputs.images.value}" if inputs.images else ""
-        change = f", {inputs.change}" if inputs.change else ""
-        return f"{plural(verdict.samples, 'synthetic sample')}{steps} (seed {inputs.seed}{images}{change})"
-    source = f" from {some(inputs.paths, _NAMED)}" if inputs.paths else ""
-    return f"{plural(verdict.samples, 'given sample')}{steps}{source}"
+def _inputs(verdict: Verdict) -> str:
+    """Return what was compared on, in words."""
+    source, steps = verdict.inputs, f" of {verdict.steps:,} steps" if verdict.steps > 1 else ""
+    if not source.is_synthetic:
+        names = some([PurePath(path).name for path in source.paths], _NAMED)
+        return f"{plural(verdict.samples, 'given sample')}{steps}{f' from {names}' if names else ''}"
+    inputs = f"synthetic images in {source.images.value}" if source.images else f"synthetic inputs{steps}"
+    return f"{inputs}, {source.change}" if source.change else inputs
 
 
 _NAMED = 3

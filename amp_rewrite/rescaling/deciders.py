@@ -19,14 +19,13 @@ from amp_rewrite.bounds import deciding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.colouring import classification, pruning, rules
 from amp_rewrite.model.loading import ModelSource
-from amp_rewrite.policy.form import Form
-from amp_rewrite.policy.options import Options
+from amp_rewrite.policy.options import Form, Options
 from amp_rewrite.preparing.preparing import Prepared
 from amp_rewrite.process.stopwatch import Progress, Stopwatch
 from amp_rewrite.rescaling import region_search
-from amp_rewrite.rescaling.region_search import Choice
 from amp_rewrite.rewriting import argument_checks
 from amp_rewrite.rewriting.observations import Observed
+from amp_rewrite.rewriting.plan import Choice
 from amp_rewrite.rewriting.plan_files import SavedPlan
 
 Transform = Callable[[ir.Model], Held]
