@@ -426,3 +426,13 @@ def test_a_train_step_takes_a_policy():
     scaled = training.rewrite_train_step(step(), "float32", 16)
     assert (scaled.report.nodes.half, scaled.step.loss_scale) == (0, FixedLossScale(16))
     assert scaled.model.graph.node
+
+
+def test_casting_halves_what_is_safe_without_a_neighbour():
+    """The activation of an input is before the first product: only lists that cast every layer make it half."""
+    model = step(source(forward="u = Sigmoid (x) h = MatMul (u, w1)"))
+    counts = {
+        how: training.rewrite_train_step(model, implementation=how).report.nodes.half
+        for how in training.Implementation
+    }
+    assert counts[training.Implementation.CASTING] == counts[training.Implementation.GRAPH_REWRITE] + 1

@@ -3,13 +3,15 @@
 import errno
 
 import numpy as np
+import onnx
 import pytest
 
 from amp_rewrite import rewrite
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files.beside import Beside, ExternalData
-from amp_rewrite.model import writing
+from amp_rewrite.model import output_paths, writing
 from amp_rewrite.policy.options import Options
+from tests import text
 from tests.model_files import content, external, model, names, saved, weight
 from tests.refusals import refusal
 
@@ -31,6 +33,18 @@ def test_too_large_for_one_file(model, saved, external, monkeypatch):
         assert "give a path" in refusal(rewrite, source)
     assert weight(rewrite(saved).model).dtype == np.float16
     assert saved.with_name("m_fp16.onnx.data").is_file()
+
+
+def test_a_copy_says_who_wrote_it_beside_what_it_said(tmp_path):
+    """A model in which nothing changes keeps its other metadata; a second copy has no second entry."""
+    proto = text.model("g (float[2] x) => (float[2] y) { y = Exp (x) }")
+    proto.metadata_props.add(key="author", value="somebody")
+    path, first, second = (tmp_path / name for name in ("m.onnx", "first.onnx", "second.onnx"))
+    onnx.save(proto, path)
+    for source, target in ((path, first), (first, second)):
+        assert not rewrite(source, output=target).report.changed
+        entries = [(entry.key, entry.value) for entry in onnx.load(target).metadata_props]
+        assert entries == [("author", "somebody"), (output_paths.WRITTEN, source.name)]
 
 
 # ---- what cannot be written
