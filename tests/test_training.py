@@ -429,7 +429,7 @@ def test_a_train_step_takes_a_policy():
 
 
 def test_casting_halves_what_is_safe_without_a_neighbour():
-    """The activation of an input is before the first product: only lists that cast every layer make it half."""
+    """The activation of an input, before all products, is half only where every layer is cast."""
     model = step(source(forward="u = Sigmoid (x) h = MatMul (u, w1)"))
     counts = {
         how: training.rewrite_train_step(model, implementation=how).report.nodes.half
