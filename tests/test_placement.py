@@ -9,8 +9,7 @@ from onnx import parser
 from amp_rewrite import measure_placement
 from amp_rewrite.errors import OptionError
 from amp_rewrite.placement import placement, saved_graph
-from amp_rewrite.placement.placement import CpuReason, OnCpu
-from amp_rewrite.placement.profile import CPU
+from amp_rewrite.placement.placement import CPU, CpuReason, OnCpu
 from amp_rewrite.running import sessions
 from amp_rewrite.running.sessions import Device
 from tests import text

@@ -2,7 +2,7 @@
 
 import json
 
-from amp_rewrite.placement import profile
+from amp_rewrite.placement import placement
 
 
 def node(name, operator, provider="CPUExecutionProvider", index="0"):
@@ -29,14 +29,14 @@ def test_a_profile_counts_what_ran_where(tmp_path):
     """Nodes are counted once, whatever their names; Casts and copies at each execution."""
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(EVENTS))
-    found = profile.read(path)
+    found = placement.read_profile(path)
     assert (found.nodes, found.on_cpu, found.casts, found.copies) == (7, 3, 4, 1)
     assert found.cpu_operators == (("Shape", 2), ("Unique", 1))
 
 
 def test_an_empty_profile_counts_nothing():
     """A run without nodes has an empty profile."""
-    assert profile.parse([]) == profile.Profile(0, 0, 0, 0, ())
+    assert placement.parse_profile([]) == placement.Profile(0, 0, 0, 0, ())
 
 
 def test_a_profile_with_names_that_are_not_escaped(tmp_path):
@@ -44,4 +44,4 @@ def test_a_profile_with_names_that_are_not_escaped(tmp_path):
     event = '{"cat": "Node", "name": "%s_kernel_time", "args": {"op_name": "Add", "provider": "P"}}'
     lines = (event % "one", event % 'of " a quote', event % "two\\nlines", "1", event % "last")
     (tmp_path / "profile").write_text("[\n" + ",\n".join(lines) + "\n]\n")
-    assert profile.read(tmp_path / "profile").nodes == 3
+    assert placement.read_profile(tmp_path / "profile").nodes == 3

@@ -51,21 +51,17 @@ def check(graph: UnitGraph, stored_tensors: Mapping[ir.Value, StoredTensor], hal
     for value, tensor in zip(values, tensors, strict=True):
         uses = tuple(UnitUse(unit, site.port) for unit, site in graph.uses[value])
         found.append(Constant(value, fits[value], prod(dims(tensor)), uses))
-    fills = {
-        context.node(unit).outputs[0]: unit
-        for unit in graph.by_operator.get("ConstantOfShape", ())
-        if not context.node(unit).domain
-    }
+    fills = {unit.node.outputs[0]: unit for unit in graph.units_of("ConstantOfShape")}
     for value, unit in fills.items():
-        fits[value] = halves.fit(fill_of(context.node(unit)), half)
-        found.append(Constant(value, fits[value], 1, tuple(uses_of(graph, unit))))
+        fits[value] = halves.fit(fill_of(unit.node), half)
+        found.append(Constant(value, fits[value], 1, tuple(uses_of(graph, unit.index))))
     result = Ranges(fits, {}, MaskUses((each for each in found if each.fit.overflowing), context))
     followed = set[UnitUse]()
     for constant in found:
         _look_at(constant, context, result, followed)
         unit = fills.get(constant.value)
         if unit is not None and constant.fit.overflowing and constant.value not in result.masks.clamped:
-            _keep({unit: beyond(constant, context)}, result)
+            _keep({unit.index: beyond(constant, context)}, result)
     return result
 
 

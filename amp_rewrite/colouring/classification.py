@@ -13,7 +13,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
-from amp_rewrite.colouring.pins import restricted_units, rulings
+from amp_rewrite.colouring.pins import decisive_claims, restricted_units
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.operators.catalogue import having
@@ -217,10 +217,11 @@ def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """Apply the pins to the nodes that they name, and to all nodes in their bodies."""
     free = [unit for unit, entry in enumerate(entries) if Authority.PIN.outranks(entry.authority)]
-    for unit, ruling in rulings(graph, pins, entries, free).items():
-        text = "forced" if ruling.forces else "kept"
-        evidence = Evidence(Authority.PIN, Reason.PINNED, subject=ruling.pattern, text=text)
-        if ruling.forces:
+    for unit, claim in decisive_claims(graph, pins, entries, free).items():
+        is_forced = claim.by == "force_half"
+        text = "forced" if is_forced else "kept"
+        evidence = Evidence(Authority.PIN, Reason.PINNED, subject=claim.pattern, text=text)
+        if is_forced:
             entries[unit] = Entry(Kind.ALLOW, evidence)
         else:
             _hold(entries, unit, evidence)

@@ -17,9 +17,8 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError, ResourceError
 from amp_rewrite.model import loading
-from amp_rewrite.placement import placement, profile, saved_graph, tensorrt
-from amp_rewrite.placement.placement import Placement
-from amp_rewrite.placement.profile import Profile
+from amp_rewrite.placement import placement, saved_graph, tensorrt
+from amp_rewrite.placement.placement import Placement, Profile
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import sessions
@@ -112,7 +111,7 @@ def _ran(session: Any, feeds: Feeds) -> SessionAnswer:
         sessions.run_session(session, feeds)
     except FeedError as error:
         return SessionAnswer(failed=error.problem)
-    return SessionAnswer(profile=profile.read(Path(session.end_profiling())))
+    return SessionAnswer(profile=placement.read_profile(Path(session.end_profiling())))
 
 
 def _answer(request: SessionRequest) -> SessionAnswer:

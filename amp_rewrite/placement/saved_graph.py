@@ -14,11 +14,12 @@ from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics import half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
-from amp_rewrite.placement.profile import COPIES
 
 HALVES = tuple(half.BY_NAME)
 FULL = element_type_name(ir.DataType.FLOAT)
 UNKNOWN = "unknown"
+COPIES = ("MemcpyFromHost", "MemcpyToHost")
+"""Operators that copy between devices."""
 
 
 @dataclass(frozen=True, slots=True)
