@@ -70,7 +70,7 @@ def _running_sums(graph: UnitGraph) -> dict[ir.Node, None]:
         ]
         carried = {body.inputs[port]: None for each in states for body, port in each.enters}
         readers = [unit for value in carried for unit, _ in graph.uses.get(value, ())]
-        depending = {*readers, *reach(readers, graph.successors.__getitem__, lambda _: True)}
+        depending = {*readers, *reach(readers, graph.successors.__getitem__)}
         moving = {value for unit in depending for value in graph.units[unit].defs} | carried.keys()
         for body, port in (leaving for each in states for leaving in each.leaves):
             nodes |= _way(body.outputs[port], carried, moving)

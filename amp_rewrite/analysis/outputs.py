@@ -7,12 +7,12 @@ What makes such an output, after the last products, is float32 where the output 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis import states
-from amp_rewrite.analysis.units import Unit, UnitGraph, read_by, value_of
+from amp_rewrite.analysis.units import UnitGraph, read_by
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.traversal import reach
@@ -76,23 +76,16 @@ def find_imprecise_outputs(
 
 def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
     """Return the units from the last products before an output to the output; none if too many."""
-    units: set[int] = set()
-    todo = [output]
-    while todo and len(units) <= MOST:
-        index = graph.producer.get(todo.pop())
-        if index is None or index in units:
-            continue
-        units.add(index)
-        todo += _followed(graph.units[index])
+
+    def before(unit: int) -> Iterable[int]:
+        """Return the units whose errors each element of the unit's output inherits."""
+        record = record_of(graph.units[unit].node)
+        is_local = record.traits & (Trait.ELEMENTWISE | Trait.POOLS)
+        inherits = is_local or record.move not in (None, Move.CONTROLS)
+        return graph.producers(read_by(graph, unit)) if inherits else ()
+
+    units = reach(graph.producers([output]), before)
     return units if len(units) <= MOST else ()
-
-
-def _followed(unit: Unit) -> Iterator[ir.Value]:
-    """Return the values whose errors each element of the unit's output inherits."""
-    record = record_of(unit.node)
-    is_local = record.traits & (Trait.ELEMENTWISE | Trait.POOLS)
-    if is_local or record.move not in (None, Move.CONTROLS):
-        yield from filter(None, map(value_of, unit.uses))
 
 
 def final_softmaxes(graph: UnitGraph) -> Mapping[int, Evidence]:

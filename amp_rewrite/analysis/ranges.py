@@ -21,12 +21,6 @@ from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.policy.evidence import Evidence
 
-_RULES = (
-    absorption.find,
-    floors.find,
-)
-"""The rules besides overflow, by precedence: the first with evidence for a unit counts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
@@ -81,9 +75,8 @@ def _look_at(constant: Constant, context: Context, result: Ranges, followed: set
     if floors.is_floor_of_norm(constant, context):
         result.floors.add(constant.value)
         return
-    for find in _RULES:
-        if findings := find(constant, context):
-            _keep(findings, result)
+    for find in (absorption.find, floors.find):
+        _keep(find(constant, context), result)
 
 
 def _keep(findings: Mapping[int, Evidence], result: Ranges) -> None:

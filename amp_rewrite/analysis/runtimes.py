@@ -254,7 +254,7 @@ def quantised(graph: UnitGraph, options: Options, float32: Container[int]) -> Ma
         return not (target.fuses_half_scales and is_listed and has_half) or index in float32
 
     roots = [unit for unit in sorted(reads | gives) if any(map(is_float32, around(unit)))]
-    regions_of_float32 = dict.fromkeys(reach(roots, around, lambda _: True), _REGION)
+    regions_of_float32 = dict.fromkeys(reach(roots, around), _REGION)
     if target.is_onnxruntime:
         regions_of_float32.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
     return regions_of_float32

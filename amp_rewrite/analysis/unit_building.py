@@ -1,4 +1,4 @@
-"""Construction of a UnitGraph: the units of a model are the port groups of its nodes, by schemas and kernels."""
+"""Construction of a UnitGraph: units are the port groups of nodes, by schemas and kernels."""
 
 from __future__ import annotations
 
