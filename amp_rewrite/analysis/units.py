@@ -111,6 +111,12 @@ def value_of(use: Use) -> ir.Value | None:
     return holder.inputs[port] if type(holder) is ir.Node else holder.outputs[port]
 
 
+def values_of(unit: Unit) -> Iterator[ir.Value]:
+    """Yield the values that a unit produces, and those that it reads, without omitted optional ones."""
+    yield from unit.defs
+    yield from (value for use in unit.uses if (value := value_of(use)) is not None)
+
+
 def read_by(graph: UnitGraph, unit: int) -> Iterator[ir.Value]:
     """Return the values that a unit reads, without omitted optional ones."""
     return (value for use in graph.units[unit].uses if (value := value_of(use)) is not None)

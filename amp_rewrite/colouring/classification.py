@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
+from amp_rewrite.analysis.units import Unit, UnitGraph, values_of
 from amp_rewrite.colouring.pins import decisive_claims, restricted_units
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
@@ -154,9 +154,7 @@ def _at_level(entry: Entry, op_type: str, level: Level) -> Entry:
             text = f"infer is treated as deny ({in_words(entry.evidence)})"
             changes = {"authority": Authority.LEVEL, "reason": Reason.LEVEL, "text": text}
             return Entry(Kind.DENY, msgspec.structs.replace(entry.evidence, **changes))
-        case Level.UNSAFE_FORCE_ALL if op_type not in _CASTS and Authority.FORCE_ALL.outranks(
-            entry.authority
-        ):
+        case Level.UNSAFE_FORCE_ALL if may_force:
             text = "everything that the types allow is forced"
             return Entry(Kind.ALLOW, Evidence(Authority.FORCE_ALL, Reason.LEVEL, text=text))
         case _:
@@ -196,8 +194,7 @@ def _why_tied(unit: Unit, root: ir.Graph) -> str:
         return ""
     if unit.node.op_type == "Optional" and "type" in unit.node.attributes:
         return "the attribute type spells the element type out"
-    values = (*unit.defs, *map(value_of, unit.uses))
-    if any(value in root.outputs or value in root.inputs for value in values):
+    if any(value in root.outputs or value in root.inputs for value in values_of(unit)):
         return "a sequence or optional that is an input or output of the model keeps its type"
     return ""
 

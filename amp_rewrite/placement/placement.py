@@ -16,7 +16,6 @@ import onnx
 
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.placement import saved_graph
 from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, UNKNOWN, Executed
 from amp_rewrite.rewriting import records
 
@@ -325,6 +324,10 @@ def _key(node: Executed) -> NodeKey:
 
 
 def _why(node: NodeKey, log: PlacementLog, model: OwnNodes) -> CpuReason:
-    operator, name = node[0], saved_graph.own_name(node[1])
+    operator, name = node[0], _MOVED.sub("", node[1])
     is_own = name in model.names
     return log.why.get((operator, name), CpuReason.UNSAID if is_own else CpuReason.INSERTED)
+
+
+_MOVED = re.compile(r"_token_\d+$")
+"""The suffix of a name that onnxruntime appends when it moves a node past a Transpose."""

@@ -66,10 +66,11 @@ class SessionAnswer:
 def _open(request: SessionRequest) -> SessionAnswer:
     """Open the session, and run it if the request has feeds; raise ResourceError for lack of memory."""
     runtime = sessions.onnxruntime()
+    providers = list(dict.fromkeys((_PROVIDERS[request.device], _PROVIDERS[Device.CPU])))
     try:
         # the fallback would build a second failing session, for the CPU, and overwrite the saved graph
         session = runtime.InferenceSession(
-            str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
+            str(request.model), _options(runtime, request), providers=providers, enable_fallback=0
         )
     except Exception as error:  # onnxruntime has no common class for its errors
         if is_scarce(error):
@@ -81,10 +82,6 @@ def _open(request: SessionRequest) -> SessionAnswer:
 
 
 _PROVIDERS: Mapping[Device, str] = {Device.CUDA: "CUDAExecutionProvider", Device.CPU: "CPUExecutionProvider"}
-
-
-def _providers(request: SessionRequest) -> list[str]:
-    return list(dict.fromkeys((_PROVIDERS[request.device], _PROVIDERS[Device.CPU])))
 
 
 def _options(runtime: Any, request: SessionRequest) -> Any:

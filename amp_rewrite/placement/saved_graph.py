@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,14 +39,6 @@ class Executed:
         types = (*self.inputs, *self.outputs)
         kind_match = next((kind for kind in (*HALVES, FULL) if kind in types), None)
         return kind_match or (UNKNOWN if UNKNOWN in self.outputs else "other")
-
-
-def own_name(name: str) -> str:
-    """Return a node's name without the suffix that onnxruntime appends when moving it past a Transpose."""
-    return _MOVED.sub("", name)
-
-
-_MOVED = re.compile(r"_token_\d+$")
 
 
 def read(path: Path) -> tuple[Executed, ...]:

@@ -4,7 +4,7 @@ powers of two, where range alone keeps units in float32: all of them, or the reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.idioms import gates
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.units import Unit, value_of
+from amp_rewrite.analysis.units import Unit, values_of
 from amp_rewrite.colouring import classification, rules
 from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.errors import PlanError
@@ -108,11 +108,11 @@ def _demand(choice: Choice, options: Options) -> Demand | None:
         for value, most in _magnitudes(blocked, observed).items()
         if binades(most) > 0 and value not in saturated
     }
-    weights = {value: fits[value].magnitude for unit in blocked for value in _values(unit) if value in fits}
+    weights = {value: fits[value].magnitude for unit in blocked for value in values_of(unit) if value in fits}
     small = {
         value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.imprecise_below
     }
-    flushed = small.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
+    flushed = small.keys() & {v for u in halves if painting.is_half(u.index) for v in values_of(u)}
     return Demand({**small, **beyond}, largest, flushed).without(options.unscaled)
 
 
@@ -179,9 +179,5 @@ def _pinned_nodes(facts: Facts) -> Collection[ir.Node]:
 
 def _magnitudes(units: Iterable[Unit], observed: Seen) -> Magnitudes:
     """Return the largest observed magnitudes of the values of units, but for those that are 0."""
-    pairs = ((value, observed.get(value.name or "")) for unit in units for value in _values(unit))
+    pairs = ((value, observed.get(value.name or "")) for unit in units for value in values_of(unit))
     return {value: extremes.most for value, extremes in pairs if extremes is not None and extremes.most > 0}
-
-
-def _values(unit: Unit) -> Iterator[ir.Value]:
-    return (value for value in (*unit.defs, *map(value_of, unit.uses)) if value is not None)
