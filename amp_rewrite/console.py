@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -66,11 +66,11 @@ class Console:
 
     def print(self, *parts: Part) -> None:
         """Print the parts as one line, without separators."""
-        self._rich.print(Text().join(map(_in_line, parts)))
+        self._rich.print(Text().join(map(_shown, parts)))
 
     def whole(self, part: Part) -> None:
         """Print one line to be copied: no name in it is shortened."""
-        self._rich.print(Text(visible(_text(part)), _style(part)))
+        self._rich.print(_shown(part, visible))
 
     def labelled(self, label: Styled, text: str) -> None:
         """Print a label and a text. On a terminal, lines break between words and go on below the text, and
@@ -100,7 +100,7 @@ class Console:
         """Print a table. On a terminal that is too narrow, the column `names` is cut in the middle, to no
         less than SHORTEST; other columns never, nor any in a pipe.
         """
-        cells = [[_cell(part) for part in row] for row in rows]
+        cells = [[_shown(part, lambda text: shortened(visible(text))) for part in row] for row in rows]
         excess = self._full_width(_laid_out(columns, cells)) - self._rich.width
         if names is not None and excess > 0 and self.is_terminal:
             widest = max(cell_len(row[names].plain) for row in cells)
@@ -148,17 +148,6 @@ def _laid_out(columns: Sequence[str | Column], cells: Iterable[Iterable[Text]]) 
     return table
 
 
-def _in_line(part: Part) -> Text:
-    return Text(brief(_text(part)), _style(part))
-
-
-def _cell(part: Part) -> Text:
-    return Text(shortened(visible(_text(part))), _style(part))
-
-
-def _text(part: Part) -> str:
-    return part.text if isinstance(part, Styled) else part
-
-
-def _style(part: Part) -> str:
-    return part.style if isinstance(part, Styled) else ""
+def _shown(part: Part, escape: Callable[[str], str] = brief) -> Text:
+    text, style = (part.text, part.style) if isinstance(part, Styled) else (part, "")
+    return Text(escape(text), style)

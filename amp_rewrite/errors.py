@@ -14,6 +14,7 @@
     ├── WorkerError           a worker of an executor ended before its work was done
     ├── OutputError           the result cannot be written
     ├── CertificateError      the result is not proved to be the model, and is not written
+    ├── EngineError           the compiler of a target refuses the result, which is not written
     └── MissingPackageError   an optional package is needed and not installed
 
 Each prints as one line: place, problem and remedy.

@@ -30,8 +30,8 @@ from networks import Network
 from peers import Converted
 
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.placement import profile
-from amp_rewrite.placement.profile import Profile
+from amp_rewrite.placement import placement
+from amp_rewrite.placement.placement import Profile
 from amp_rewrite.running import latency, metrics, sessions
 from amp_rewrite.running.emulation import emulated
 from amp_rewrite.running.latency import Round, TimedModel
@@ -182,7 +182,7 @@ def _profiled(subject: TimedModel, device: Device, feeds: sessions.Feeds) -> Pro
         options.enable_profiling, options.profile_file_prefix = True, f"{folder}/profile"
         session = sessions.create(str(subject.path), options, device, where=subject.path, tf32=subject.tf32)
         latency.prepare(session, feeds, device, subject.path)()
-        return profile.read(Path(session.end_profiling()))
+        return placement.read_profile(Path(session.end_profiling()))
 
 
 Column = tuple[str, int, Callable[[Row], str]]

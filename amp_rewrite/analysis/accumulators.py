@@ -44,7 +44,7 @@ def check(graph: UnitGraph) -> Mapping[int, Evidence]:
     """
     scatters = filter(accumulates, graph.nodes_of("ScatterElements", "ScatterND"))
     nodes = {**_running_sums(graph), **dict.fromkeys(scatters)}
-    sums = [unit for unit in graph.by_operator.get("CumSum", ()) if not graph.units[unit].node.domain]
+    sums = [unit.index for unit in graph.units_of("CumSum")]
     feeders = reach(sums, graph.predecessors.__getitem__, lambda unit: _feeds(graph.units[unit].node))
     before = {unit for feeding in (*sums, *feeders) for unit in graph.predecessors[feeding]}
     layers = [unit for unit in before if effective_op(graph.units[unit].node) in having(Trait.MULTIPLIES)]
@@ -70,7 +70,7 @@ def _running_sums(graph: UnitGraph) -> dict[ir.Node, None]:
         ]
         carried = {body.inputs[port]: None for each in states for body, port in each.enters}
         readers = [unit for value in carried for unit, _ in graph.uses.get(value, ())]
-        depending = {*readers, *reach(readers, graph.successors.__getitem__, lambda _: True)}
+        depending = {*readers, *reach(readers, graph.successors.__getitem__)}
         moving = {value for unit in depending for value in graph.units[unit].defs} | carried.keys()
         for body, port in (leaving for each in states for leaving in each.leaves):
             nodes |= _way(body.outputs[port], carried, moving)

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.propagation import UnitUse, reach
 from amp_rewrite.analysis.units import UnitGraph, read_by
+from amp_rewrite.model import traversal
 from amp_rewrite.model.operator_calls import record_of
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import Fit, Half
@@ -66,19 +67,15 @@ class Context:
         """The units whose sums reach an output of the model with no other operators between than movement,
         bounds, and constant factors.
         """
-        units, todo = set[int](), list(self.graph.root.outputs)
-        while todo:
-            unit = self.graph.producer.get(todo.pop())
-            if unit is None or unit in units:
-                continue
-            units.add(unit)
-            operator = self.node(unit).op_type
-            data_inputs = [value for value in read_by(self.graph, unit) if value not in self.fits]
-            record = record_of(self.node(unit))
-            is_scale = operator in ("Div", "LeakyRelu", "Mul", "Neg", "Relu") and len(data_inputs) == 1
-            if is_scale or record.move not in (None, Move.CONTROLS):
-                todo += data_inputs
-        return frozenset(units)
+
+        def before(unit: int) -> Iterable[int]:
+            node, inputs = self.node(unit), read_by(self.graph, unit)
+            data = [value for value in inputs if value not in self.fits]
+            is_scale = node.op_type in ("Div", "LeakyRelu", "Mul", "Neg", "Relu") and len(data) == 1
+            moves = record_of(node).move not in (None, Move.CONTROLS)
+            return self.graph.producers(data) if is_scale or moves else ()
+
+        return frozenset(traversal.reach(self.graph.producers(self.graph.root.outputs), before))
 
 
 def overflow(constant: Constant, context: Context) -> Findings:

@@ -131,8 +131,7 @@ def _findings(
     imprecise_outputs: ImpreciseOutputs,
     pinned: Held,
 ) -> Mapping[int, Evidence]:
-    merged: dict[int, Evidence] = {}
-    for findings in (
+    return strongest(
         observed.pinned_units(graph, pinned),
         runtimes.faults(graph) if options.target.is_onnxruntime else {},
         runtimes.quantised(graph, options, value_ranges.findings),
@@ -142,10 +141,15 @@ def _findings(
         runtimes.overlong(graph, options.target),
         *(() if options.only_lists else _of_numbers(graph, value_ranges, options)),
         outputs.final_softmaxes(graph) if options.keep_softmax else {},
-    ):
-        for unit, evidence in findings.items():
-            if unit not in merged or evidence.authority.outranks(merged[unit].authority):
-                merged[unit] = evidence
+    )
+
+
+def strongest(*findings: Mapping[int, Evidence]) -> Mapping[int, Evidence]:
+    """Return the evidence of the highest authority on each unit; of several the first."""
+    merged: dict[int, Evidence] = {}
+    for unit, evidence in (entry for each in findings for entry in each.items()):
+        if unit not in merged or evidence.authority.outranks(merged[unit].authority):
+            merged[unit] = evidence
     return merged
 
 

@@ -100,8 +100,8 @@ class _Flows:
         ends = [unit for unit, value in casts if self._graph.dtype(value).is_integer()]
         for unit in self._of(*sorted(catalogue.names(lambda each: each.ports(*_PIXELS), None))):
             read = (unit.node.inputs[port : port + 1] for port in record_of(unit.node).ports(*_PIXELS))
-            makers = {self._graph.producer.get(value, -1) for values in read for value in values if value}
-            ends += [maker for maker in makers - {-1} if self._operators[maker] in _CARRY]
+            makers = {*self._graph.producers(value for values in read for value in values if value)}
+            ends += [maker for maker in makers if self._operators[maker] in _CARRY]
         return self._back(ends, _CARRY)
 
     def of_integers(self) -> Iterator[int]:

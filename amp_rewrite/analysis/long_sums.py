@@ -30,12 +30,10 @@ def check(graph: UnitGraph, options: Options) -> Mapping[int, Evidence]:
     target, evidence = options.target, dict[int, Evidence]()
     if target.longest_sum is None:
         return evidence
-    for unit in (unit for operator in sorted(_SUMS) for unit in graph.by_operator.get(operator, ())):
-        node = graph.units[unit].node
-        count = terms(node, graph.shape)
-        is_long = count is None or count > target.longest_sum
-        if is_long and not node.domain:
-            evidence[unit] = Evidence(
+    for unit in graph.units_of(*sorted(_SUMS)):
+        count = terms(unit.node, graph.shape)
+        if count is None or count > target.longest_sum:
+            evidence[unit.index] = Evidence(
                 Authority.TARGET,
                 Reason.LONG_SUM,
                 subject=target.name,

@@ -9,14 +9,14 @@ is left for other inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms import gates
 from amp_rewrite.analysis.ranges import Ranges
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
+from amp_rewrite.analysis.units import Unit, UnitGraph, values_of
 from amp_rewrite.errors import OptionError
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
@@ -117,7 +117,8 @@ def check(graph: UnitGraph, observations: Seen, value_ranges: Ranges, half: Half
 
 
 def _evidence(unit: Unit, observations: Seen, half: Half, is_masked: bool) -> Evidence | None:
-    extremes = ((name, observations[name]) for name in _names(unit) if name in observations)
+    names = (value.name or "" for value in values_of(unit))
+    extremes = ((name, observations[name]) for name in names if name and name in observations)
     if is_masked:
         extremes = ((name, replace(each, low=max(each.low, -each.high))) for name, each in extremes)
     name, most = max(extremes, key=lambda pair: pair[1].most, default=("", NOTHING))
@@ -138,9 +139,3 @@ def _frequency(extremes: Extremes, half: Half) -> str:
         f" ({extremes.beyond / extremes.counted:.2%} of its elements are beyond)" if extremes.beyond else ""
     )
     return times + share
-
-
-def _names(unit: Unit) -> Iterator[str]:
-    for value in (*unit.defs, *map(value_of, unit.uses)):
-        if value is not None and value.name:
-            yield value.name

@@ -7,14 +7,15 @@ What makes such an output, after the last products, is float32 where the output 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
 from amp_rewrite.analysis import states
-from amp_rewrite.analysis.units import Unit, UnitGraph, read_by, value_of
+from amp_rewrite.analysis.units import UnitGraph, read_by
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.operator_calls import record_of
+from amp_rewrite.model.traversal import reach
 from amp_rewrite.numerics.half import Half
 from amp_rewrite.operators.catalogue import MOVERS
 from amp_rewrite.operators.record import Move, Trait
@@ -75,38 +76,32 @@ def find_imprecise_outputs(
 
 def _end(graph: UnitGraph, output: ir.Value) -> Collection[int]:
     """Return the units from the last products before an output to the output; none if too many."""
-    units: set[int] = set()
-    todo = [output]
-    while todo and len(units) <= MOST:
-        index = graph.producer.get(todo.pop())
-        if index is None or index in units:
-            continue
-        units.add(index)
-        todo += _followed(graph.units[index])
+
+    def before(unit: int) -> Iterable[int]:
+        """Return the units whose errors each element of the unit's output inherits."""
+        record = record_of(graph.units[unit].node)
+        is_local = record.traits & (Trait.ELEMENTWISE | Trait.POOLS)
+        inherits = is_local or record.move not in (None, Move.CONTROLS)
+        return graph.producers(read_by(graph, unit)) if inherits else ()
+
+    units = reach(graph.producers([output]), before)
     return units if len(units) <= MOST else ()
-
-
-def _followed(unit: Unit) -> Iterator[ir.Value]:
-    """Return the values whose errors each element of the unit's output inherits."""
-    record = record_of(unit.node)
-    is_local = record.traits & (Trait.ELEMENTWISE | Trait.POOLS)
-    if is_local or record.move not in (None, Move.CONTROLS):
-        yield from filter(None, map(value_of, unit.uses))
 
 
 def final_softmaxes(graph: UnitGraph) -> Mapping[int, Evidence]:
     """Return the units of softmaxes whose results reach an output of the model, at most moved on the way."""
+
+    def before(unit: int) -> Iterable[int]:
+        node = graph.units[unit].node
+        return graph.producers(read_by(graph, unit)) if node.op_type in MOVERS and not node.domain else ()
+
+    def is_softmax(unit: int) -> bool:
+        traits = record_of(graph.units[unit].node).traits
+        return bool(traits & Trait.SOFTMAX) and not traits & Trait.MULTIPLIES
+
     softmaxes: dict[int, Evidence] = {}
     for output in graph.root.outputs:
-        ancestors, todo = set[int](), [output]
-        while todo:
-            index = graph.producer.get(todo.pop())
-            if index is None or index in ancestors:
-                continue
-            ancestors.add(index)
-            node = graph.units[index].node
-            if record_of(node).traits & Trait.SOFTMAX and not record_of(node).traits & Trait.MULTIPLIES:
-                softmaxes[index] = Evidence(Authority.POLICY, Reason.FINAL_SOFTMAX, subject=output.name or "")
-            elif node.op_type in MOVERS and not node.domain:
-                todo += read_by(graph, index)
+        evidence = Evidence(Authority.POLICY, Reason.FINAL_SOFTMAX, subject=output.name or "")
+        ends = reach(graph.producers([output]), before)
+        softmaxes |= dict.fromkeys(filter(is_softmax, ends), evidence)
     return softmaxes

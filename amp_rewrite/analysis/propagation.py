@@ -8,14 +8,16 @@ from typing import NamedTuple
 
 from amp_rewrite.analysis.units import UnitGraph
 
-Edges = Callable[[int], Iterable[int]]
-Through = Callable[[int], bool]
 
-
-def reach(roots: Iterable[int], edges: Edges, through: Through) -> dict[int, int]:
+def reach(
+    roots: Iterable[int],
+    edges: Callable[[int], Iterable[int]],
+    through: Callable[[int], bool] = lambda _: True,
+) -> dict[int, int]:
     """Return the units reachable from the roots by edges to units for which `through` holds.
 
-    Each is mapped to the unit from which it was reached. A root is included only if another root reaches it.
+    Each is mapped to the unit from which it was reached: `traversal.reach` with causes. A root is included
+    only if another root reaches it.
     """
     origins: dict[int, int] = {}
     todo = list(roots)

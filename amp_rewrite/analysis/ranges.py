@@ -21,12 +21,6 @@ from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import Fit, Half
 from amp_rewrite.policy.evidence import Evidence
 
-_RULES = (
-    absorption.find,
-    floors.find,
-)
-"""The rules besides overflow, by precedence: the first with evidence for a unit counts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
@@ -51,21 +45,17 @@ def check(graph: UnitGraph, stored_tensors: Mapping[ir.Value, StoredTensor], hal
     for value, tensor in zip(values, tensors, strict=True):
         uses = tuple(UnitUse(unit, site.port) for unit, site in graph.uses[value])
         found.append(Constant(value, fits[value], prod(dims(tensor)), uses))
-    fills = {
-        context.node(unit).outputs[0]: unit
-        for unit in graph.by_operator.get("ConstantOfShape", ())
-        if not context.node(unit).domain
-    }
+    fills = {unit.node.outputs[0]: unit for unit in graph.units_of("ConstantOfShape")}
     for value, unit in fills.items():
-        fits[value] = halves.fit(fill_of(context.node(unit)), half)
-        found.append(Constant(value, fits[value], 1, tuple(uses_of(graph, unit))))
+        fits[value] = halves.fit(fill_of(unit.node), half)
+        found.append(Constant(value, fits[value], 1, tuple(uses_of(graph, unit.index))))
     result = Ranges(fits, {}, MaskUses((each for each in found if each.fit.overflowing), context))
     followed = set[UnitUse]()
     for constant in found:
         _look_at(constant, context, result, followed)
         unit = fills.get(constant.value)
         if unit is not None and constant.fit.overflowing and constant.value not in result.masks.clamped:
-            _keep({unit: beyond(constant, context)}, result)
+            _keep({unit.index: beyond(constant, context)}, result)
     return result
 
 
@@ -85,9 +75,8 @@ def _look_at(constant: Constant, context: Context, result: Ranges, followed: set
     if floors.is_floor_of_norm(constant, context):
         result.floors.add(constant.value)
         return
-    for find in _RULES:
-        if findings := find(constant, context):
-            _keep(findings, result)
+    for find in (absorption.find, floors.find):
+        _keep(find(constant, context), result)
 
 
 def _keep(findings: Mapping[int, Evidence], result: Ranges) -> None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import UnitGraph
-from amp_rewrite.model import patterns
+from amp_rewrite.model import patterns, traversal
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.patterns import DEQUANTIZE, QUANTIZE, effective_op
 from amp_rewrite.numerics.half import Half
@@ -35,10 +35,9 @@ def faults(graph: UnitGraph) -> Mapping[int, Evidence]:
     """Return the units that must stay float32 so that no known runtime fails on the result."""
     failures: dict[int, Evidence] = {}
     for operator, fault in _FAULTS.items():
-        for unit in graph.by_operator.get(operator, ()):
-            node = graph.units[unit].node
-            if node.domain == "" and (text := fault(node, graph.types)):
-                failures[unit] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
+        for unit in graph.units_of(operator):
+            if text := fault(unit.node, graph.types):
+                failures[unit.index] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
     evidence = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=_UNEQUAL_RANKS)
     return {**failures, **dict.fromkeys(graph.of_nodes(_unequal_ranks(graph)), evidence)}
 
@@ -59,14 +58,9 @@ def _unequal_ranks(graph: UnitGraph) -> frozenset[ir.Node]:
     nodes = (node for group in graph.nodes.values() for node in group)
     transposed = transposed_operands.find_transposed(nodes)
     failing = [product for product in transposed_operands.find_products(transposed) if not product.is_fused]
-    waiting, path_values = [product.operand for product in failing], set[ir.Value]()
-    while waiting:
-        value = waiting.pop()
-        if value not in path_values:
-            path_values.add(value)
-            waiting.extend(source for source in transposed_operands.sources(value) if source in transposed)
-    between = {node for value in path_values if (node := value.producer()) is not None}
-    return frozenset(between | {product.node for product in failing})
+    operands = [product.operand for product in failing]
+    paths = traversal.reach(operands, transposed_operands.sources, transposed.__contains__)
+    return frozenset((*traversal.producers(paths), *(product.node for product in failing)))
 
 
 def _attention(node: ir.Node, types: Types) -> str | None:
@@ -140,13 +134,14 @@ def refused(graph: UnitGraph, target: Target, half: Half) -> Mapping[int, Eviden
     """Return the units that the target has a half kernel for, and refuses for an attribute or an input."""
     refusals: dict[int, Evidence] = {}
     for operator, names in target.refusals.items():
-        for unit in graph.by_operator.get(operator, ()):
-            node = graph.units[unit].node
-            name = next(names(node), None) if node.domain == "" else None
+        for unit in graph.units_of(operator):
+            name = next(names(unit.node), None)
             if name is not None:
                 authority = Authority.RUNTIME_BUG if target.is_strict else Authority.TARGET
                 text = f" for its {name}{'' if target.is_strict else ', and runs it on the CPU'}"
-                refusals[unit] = Evidence(authority, Reason.NO_KERNEL, target.name, half=half.name, text=text)
+                refusals[unit.index] = Evidence(
+                    authority, Reason.NO_KERNEL, target.name, half=half.name, text=text
+                )
     return refusals
 
 
@@ -155,10 +150,9 @@ def overlong(graph: UnitGraph, target: Target) -> Mapping[int, Evidence]:
     wrong: dict[int, Evidence] = {}
     for operator, most in target.longest_axes.items():
         text = f"{target.name} computes it wrongly in half beyond {most:,} positions of an axis"
-        for unit in graph.by_operator.get(operator, ()):
-            node = graph.units[unit].node
-            if node.domain == "" and not all(size <= most for size in _upsampled(node, graph)):
-                wrong[unit] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
+        for unit in graph.units_of(operator):
+            if not all(size <= most for size in _upsampled(unit.node, graph)):
+                wrong[unit.index] = Evidence(Authority.RUNTIME_BUG, Reason.FAULT, text=text)
     return wrong
 
 
@@ -260,7 +254,7 @@ def quantised(graph: UnitGraph, options: Options, float32: Container[int]) -> Ma
         return not (target.fuses_half_scales and is_listed and has_half) or index in float32
 
     roots = [unit for unit in sorted(reads | gives) if any(map(is_float32, around(unit)))]
-    regions_of_float32 = dict.fromkeys(reach(roots, around, lambda _: True), _REGION)
+    regions_of_float32 = dict.fromkeys(reach(roots, around), _REGION)
     if target.is_onnxruntime:
         regions_of_float32.update(dict.fromkeys(_enclosed(graph, reads, gives), _ENCLOSED))
     return regions_of_float32

@@ -6,7 +6,7 @@ can change, so units exist for float32 alone; ports of every other type belong t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -86,11 +86,18 @@ class UnitGraph:
         kind = self.types.get(value) if value is not None else None
         return kind.dtype if kind is not None else ir.DataType.UNDEFINED
 
-    def nodes_of(self, *operators: str) -> Iterator[ir.Node]:
+    def units_of(self, *operators: str) -> Iterator[Unit]:
+        """Yield the units of these standard ONNX operators."""
+        units = (self.units[unit] for operator in operators for unit in self.by_operator.get(operator, ()))
+        yield from (unit for unit in units if not unit.node.domain)
+
+    def nodes_of(self, *operators: str) -> Iterable[ir.Node]:
         """Return the nodes of these standard ONNX operators that have units, each once."""
-        for operator in operators:
-            nodes = dict.fromkeys(self.units[unit].node for unit in self.by_operator.get(operator, ()))
-            yield from (node for node in nodes if not node.domain)
+        return dict.fromkeys(unit.node for unit in self.units_of(*operators))
+
+    def producers(self, values: Iterable[ir.Value]) -> Iterator[int]:
+        """Yield the units that produce these values."""
+        yield from (self.producer[value] for value in values if value in self.producer)
 
     def of_nodes(self, nodes: Collection[ir.Node]) -> tuple[int, ...]:
         """Return the units of these nodes, in their order; a node may have several."""
@@ -102,6 +109,12 @@ def value_of(use: Use) -> ir.Value | None:
     holder, port = use
     # isinstance takes twenty times as long: onnx-ir's classes are protocols
     return holder.inputs[port] if type(holder) is ir.Node else holder.outputs[port]
+
+
+def values_of(unit: Unit) -> Iterator[ir.Value]:
+    """Yield the values that a unit produces, and those that it reads, without omitted optional ones."""
+    yield from unit.defs
+    yield from (value for use in unit.uses if (value := value_of(use)) is not None)
 
 
 def read_by(graph: UnitGraph, unit: int) -> Iterator[ir.Value]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.bounds import given, transfer
 from amp_rewrite.bounds.intervals import UNKNOWN, Interval, hull, rounded
-from amp_rewrite.bounds.operands import Operands, of_tensor, of_type
+from amp_rewrite.bounds.transfer import Operands, of_tensor, of_type
 from amp_rewrite.model.constants import stored_as
 from amp_rewrite.model.dataflow import Forward
 from amp_rewrite.model.operator_calls import record_of

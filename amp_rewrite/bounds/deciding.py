@@ -16,14 +16,14 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.facts import Facts
+from amp_rewrite.analysis.facts import Facts, strongest
 from amp_rewrite.analysis.observed import HEADROOM, Seen
 from amp_rewrite.analysis.propagation import reach
 from amp_rewrite.analysis.units import read_by
 from amp_rewrite.bounds import bounding
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.given import Source
-from amp_rewrite.model import patterns
+from amp_rewrite.model import patterns, traversal
 from amp_rewrite.model.patterns import effective_op
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.operators.catalogue import MOVERS
@@ -35,15 +35,16 @@ _POWER = 250.0**2
 _LARGEST_DEGREE = 4.0
 
 
-def range_candidates(facts: Facts) -> Iterator[int]:
-    """Yield the units of operators that lists deny for their range alone, which are no part of an idiom, and
-    which no finding keeps in float32.
+def range_candidates(facts: Facts, options: Options) -> Iterator[int]:
+    """Yield the units of operators that the lists for float16 deny for their range alone, which are no part
+    of an idiom, and which no finding keeps in float32; none where the options free none.
     """
-    operators = ("Exp", "Mul", "Pow", "ReduceSum")
-    for unit in (unit for operator in operators for unit in facts.graph.by_operator.get(operator, ())):
-        node = facts.graph.units[unit].node
+    is_default = options.half is FLOAT16 and options.level is Level.DEFAULT
+    if not (is_default and options.free) or facts.old_opset is not None:
+        return
+    for unit, node, *_ in facts.graph.units_of("Exp", "Mul", "Pow", "ReduceSum"):
         is_one = node.op_type != "Mul" or (len(node.inputs) == 2 and node.inputs[0] is node.inputs[1])
-        if is_one and not node.domain and unit not in facts.findings and unit not in facts.graph.spelled:
+        if is_one and unit not in facts.findings and unit not in facts.graph.spelled:
             yield unit
 
 
@@ -57,10 +58,10 @@ def _limit(node: ir.Node, half: Half) -> tuple[ir.Value | None, float]:
     return node.inputs[0], _POWER ** (1 / degree) if 1 <= degree <= _LARGEST_DEGREE else -math.inf
 
 
-def prove_in_range(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
+def _prove_in_range(facts: Facts, proven: Proven, options: Options) -> Mapping[int, Evidence]:
     """Return the candidates that fit half for every input, each with the bound that proves it."""
-    proofs: dict[int, Evidence] = {}
-    for unit in range_candidates(facts):
+    half, proofs = options.half, dict[int, Evidence]()
+    for unit in range_candidates(facts, options):
         value, limit = _limit(facts.graph.units[unit].node, half)
         number = proven.of(value).most if limit else proven.of(value).high
         around = _values_around(facts, unit) if limit else ()
@@ -74,19 +75,20 @@ SPARE = 16.0
 """The factor by which values of the user's samples stay below the limit: other inputs may be larger."""
 
 
-def find_in_range(facts: Facts, observed: Seen, half: Half) -> Mapping[int, Evidence]:
-    """Return the candidates whose values stayed below half's largest number over SPARE in runs on samples of
-    the user, each with the largest of these values.
+def free_by_samples(facts: Facts, observed: Seen, options: Options) -> Facts:
+    """Return the facts with the candidates freed whose values stayed below half's largest number over SPARE
+    in runs on samples of the user, each with the largest of these values.
     """
-    limit, found = half.largest / SPARE, dict[int, Evidence]()
-    for unit in range_candidates(facts) if observed else ():
+    half, freed = options.half, dict[int, Evidence]()
+    limit = half.largest / SPARE
+    for unit in range_candidates(facts, options) if observed else ():
         names = [each.name or "" for each in _values_around(facts, unit) if each not in facts.constants]
         sizes = {name: observed[name].most if name in observed else math.inf for name in names}
         name = max(sizes, key=sizes.__getitem__, default="")
         if name and sizes[name] <= limit:
             reason = Reason.OBSERVED_IN_RANGE
-            found[unit] = Evidence(Authority.PROOF, reason, name, sizes[name], limit, half.name)
-    return found
+            freed[unit] = Evidence(Authority.PROOF, reason, name, sizes[name], limit, half.name)
+    return replace(facts, freed=freed)
 
 
 def _values_around(facts: Facts, unit: int) -> Iterator[ir.Value]:
@@ -105,7 +107,7 @@ def _moves(node: ir.Node) -> bool:
     return effective_op(node) in MOVERS
 
 
-def find_overflowing(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
+def _find_overflowing(facts: Facts, proven: Proven, half: Half) -> Mapping[int, Evidence]:
     """Return the units that read an input declared to exceed half, with HEADROOM, or movers of it.
 
     Results of other operators are bounded from above only, and need not be that large.
@@ -126,13 +128,15 @@ def find_overflowing(facts: Facts, proven: Proven, half: Half) -> Mapping[int, E
 
 def _reached(facts: Facts, start: ir.Value, proven: Proven, most: float) -> dict[int, None]:
     """Return the units that read a value, or outputs of movers that may be as large."""
-    graph, units, todo = facts.graph, dict[int, None](), [start]
-    while todo:
-        readers = [unit for unit, _ in graph.uses.get(todo.pop(), ()) if unit not in units]
-        units |= dict.fromkeys(readers)
-        movers = (graph.units[unit] for unit in readers if _moves(graph.units[unit].node))
-        todo += [value for mover in movers for value in mover.defs if proven.of(value).most > most]
-    return units
+    graph = facts.graph
+
+    def behind(unit: int) -> Iterator[int]:
+        mover = graph.units[unit]
+        for value in mover.defs if _moves(mover.node) else ():
+            if proven.of(value).most > most:
+                yield from (reader for reader, _ in graph.uses.get(value, ()))
+
+    return traversal.reach((reader for reader, _ in graph.uses.get(start, ())), behind)
 
 
 # Whether bounds are needed, and what they decide.
@@ -142,32 +146,17 @@ def needs(facts: Facts, options: Options) -> bool:
     """Return True if bounds may decide units of a model: by declared ranges, or for float16, whose lists deny
     operators that may overflow.
     """
-    is_quick = _frees(facts, options) and bounding.is_quick(facts)
-    declared = bool(options.ranges) and facts.old_opset is None
-    return declared or (is_quick and any(True for _ in range_candidates(facts)))
+    if options.ranges and facts.old_opset is None:
+        return True
+    return any(True for _ in range_candidates(facts, options)) and bounding.is_quick(facts)
 
 
-def _frees(facts: Facts, options: Options) -> bool:
-    is_default = options.half is FLOAT16 and options.level is Level.DEFAULT
-    return is_default and options.free and facts.old_opset is None
-
-
-def decided(facts: Facts, proven: Proven, options: Options) -> Facts:
+def decide(facts: Facts, proven: Proven, options: Options) -> Facts:
     """Return the facts with the findings that follow from bounds."""
-    freed = prove_in_range(facts, proven, options.half) if _frees(facts, options) else {}
-    findings = dict(facts.findings)
-    for unit, evidence in find_overflowing(facts, proven, options.half).items():
-        if unit not in findings or evidence.authority.outranks(findings[unit].authority):
-            findings[unit] = evidence
-    return replace(facts, findings=findings, freed={**facts.freed, **freed})
-
-
-def freed_by_samples(facts: Facts, observed: Seen, options: Options) -> Facts:
-    """Return the facts with the units that samples of the user free."""
-    found = find_in_range(facts, observed, options.half) if _frees(facts, options) else facts.freed
-    return replace(facts, freed=found)
+    findings = strongest(facts.findings, _find_overflowing(facts, proven, options.half))
+    return replace(facts, findings=findings, freed={**facts.freed, **_prove_in_range(facts, proven, options)})
 
 
 def count_denied(facts: Facts, halves: Sequence[bool], options: Options) -> int:
     """Count the units that may be float32 for their range alone, which samples may free."""
-    return sum(not halves[unit] for unit in range_candidates(facts)) if _frees(facts, options) else 0
+    return sum(not halves[unit] for unit in range_candidates(facts, options))

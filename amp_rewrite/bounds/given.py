@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import onnx_ir as ir
 from amp_rewrite.errors import OptionError
 from amp_rewrite.model.constants import CONSTANT_INPUTS_BELOW, stored_as
 from amp_rewrite.model.operator_calls import record_of
+from amp_rewrite.model.traversal import reach
 from amp_rewrite.operators.record import Move, Operator, Role, Trait
 from amp_rewrite.policy.options import Ranges
 
@@ -99,22 +100,19 @@ def is_image(value: ir.Value, shape: Iterable[object] | None) -> bool:
 
 
 def _is_read_as_image(value: ir.Value) -> bool:
-    queue, visited = [value], {value}
-    while queue:
-        for node, port in queue.pop().uses():
+    def following(value: ir.Value) -> Iterator[ir.Value]:
+        for node, port in value.uses():
             others = (operand for at, operand in enumerate(node.inputs) if at != port)
             record = record_of(node)
-            if record.roles.get(port) is Role.IMAGE:
-                return True
             shifts = record.traits & (Trait.ADDS | Trait.SCALES) and all(
                 stored_as(operand) is not None for operand in others
             )
             joins = record.move is Move.JOINS
-            carries = shifts or joins or (port == 0 and (node.op_type == "Neg" or _carries(record)))
-            further = [output for output in node.outputs if output not in visited] if carries else []
-            visited.update(further)
-            queue += further
-    return False
+            if shifts or joins or (port == 0 and (node.op_type == "Neg" or _carries(record))):
+                yield from node.outputs
+
+    uses = (use for each in reach([value], following) for use in each.uses())
+    return any(record_of(node).roles.get(port) is Role.IMAGE for node, port in uses)
 
 
 def _carries(record: Operator) -> bool:

@@ -20,11 +20,11 @@ def find(graph: UnitGraph, is_half: Callable[[int], bool]) -> Mapping[ir.Node, s
     with the symbol of that size.
     """
     symbols = {str(size) for value in graph.root.inputs for size in value.shape or () if _is_open(size)}
-    units = (*graph.by_operator.get("MatMul", ()), *graph.by_operator.get("Einsum", ()))
+    units = graph.units_of("MatMul", "Einsum") if symbols else ()
     products: dict[ir.Node, str] = {}
-    for node in (graph.units[unit].node for unit in units if symbols and is_half(unit)):
+    for node in (unit.node for unit in units if is_half(unit.index)):
         shapes = [list(graph.shape(value) or ()) for value in node.inputs]
-        is_product = not node.domain and len(shapes) == 2 and all(shapes) and not _averages(node)
+        is_product = len(shapes) == 2 and all(shapes) and not _averages(node)
         sizes = _contracted(node, *shapes) if is_product else []
         names = [str(size) for size in sizes if str(size) in symbols]
         if names and all(map(_is_open, sizes)):

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.observed import HEADROOM, Seen
-from amp_rewrite.analysis.units import read_by
+from amp_rewrite.analysis.units import values_of
 from amp_rewrite.bounds.bounding import Proven
 from amp_rewrite.bounds.given import InputRange
 from amp_rewrite.numerics.half import Half
@@ -76,7 +76,7 @@ def find(facts: Facts, units: Iterable[int], proven: Proven, observations: Seen,
     ranges: dict[int, UnitRange] = {}
     for unit in units:
         most = half.largest / (1.0 if unit in masking else HEADROOM)
-        values = dict.fromkeys((*facts.graph.units[unit].defs, *read_by(facts.graph, unit)))
+        values = dict.fromkeys(values_of(facts.graph.units[unit]))
         found = [_of_value(value, proven.of(value).most, observations, most) for value in values]
         ranges[unit] = max(
             found, key=lambda each: (_ORDER.index(each.knowledge), each.bound), default=_NOTHING

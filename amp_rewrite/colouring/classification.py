@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from amp_rewrite.analysis.idioms.idiom import Part, Spelled
 from amp_rewrite.analysis.propagation import reach
-from amp_rewrite.analysis.units import Unit, UnitGraph, value_of
-from amp_rewrite.colouring.pins import restricted_units, rulings
+from amp_rewrite.analysis.units import Unit, UnitGraph, values_of
+from amp_rewrite.colouring.pins import decisive_claims, restricted_units
 from amp_rewrite.numerics.half import BFLOAT16
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.operators.catalogue import having
@@ -50,7 +50,8 @@ def classify(
         if options.level is not Level.UNSAFE_FORCE_ALL or evidence.authority.outranks(Authority.FORCE_ALL):
             _hold(entries, index, evidence)
     for unit in graph.units:
-        if (evidence := _tied_to_float32(unit, graph.root)) is not None:
+        if text := _why_tied(unit, graph.root):
+            evidence = Evidence(Authority.SCHEMA, Reason.KEEPS_TYPE, text=text)
             entries[unit.index] = Entry(Kind.FIXED, evidence)
     _pin(graph, entries, options.pins)
     _restrict(graph, entries, options.pins)
@@ -104,7 +105,7 @@ def _list_entry(
         return _fixed(entry, Evidence(Authority.SCHEMA, Reason.NO_HALF_TYPE, half=half.name))
     if not runs and Authority.TARGET.outranks(entry.authority):
         entry = _fixed(entry, _no_kernel(options))
-    return _LEVELS[options.level](entry, op_type)
+    return _at_level(entry, op_type, options.level)
 
 
 def _no_kernel(options: Options) -> Evidence:
@@ -142,37 +143,25 @@ def _entry(lists: OpLists, domain: str, name: str) -> Entry | None:
     return plain if is_override else lists.find(domain, SQUARE) or plain
 
 
-def _tensor_cores_only(entry: Entry, _: str) -> Entry:
-    if entry.kind in (Kind.ALLOW, Kind.FIXED):
-        return entry
-    return Entry(Kind.FIXED, Evidence(Authority.LEVEL, Reason.LEVEL, text=_ALLOW_LIST_ONLY))
+def _at_level(entry: Entry, op_type: str, level: Level) -> Entry:
+    """Return the entry of the lists as a level changes it."""
+    may_force = op_type not in _CASTS and Authority.FORCE_ALL.outranks(entry.authority)
+    match level:
+        case Level.TENSOR_CORES_ONLY if entry.kind not in (Kind.ALLOW, Kind.FIXED):
+            text = "not on the allow list, and only that is asked for"
+            return Entry(Kind.FIXED, Evidence(Authority.LEVEL, Reason.LEVEL, text=text))
+        case Level.TREAT_INFER_AS_DENY if entry.kind is Kind.INFER:
+            text = f"infer is treated as deny ({in_words(entry.evidence)})"
+            changes = {"authority": Authority.LEVEL, "reason": Reason.LEVEL, "text": text}
+            return Entry(Kind.DENY, msgspec.structs.replace(entry.evidence, **changes))
+        case Level.UNSAFE_FORCE_ALL if may_force:
+            text = "everything that the types allow is forced"
+            return Entry(Kind.ALLOW, Evidence(Authority.FORCE_ALL, Reason.LEVEL, text=text))
+        case _:
+            return entry
 
 
-def _infer_as_deny(entry: Entry, _: str) -> Entry:
-    if entry.kind is not Kind.INFER:
-        return entry
-    text = f"infer is treated as deny ({in_words(entry.evidence)})"
-    return Entry(
-        Kind.DENY,
-        msgspec.structs.replace(entry.evidence, authority=Authority.LEVEL, reason=Reason.LEVEL, text=text),
-    )
-
-
-def _force_all(entry: Entry, op_type: str) -> Entry:
-    if op_type in _CASTS or not Authority.FORCE_ALL.outranks(entry.authority):
-        return entry
-    return Entry(Kind.ALLOW, Evidence(Authority.FORCE_ALL, Reason.LEVEL, text=_ALL_FORCED))
-
-
-_ALLOW_LIST_ONLY = "not on the allow list, and only that is asked for"
 _CASTS = having(Trait.CASTS) | {"BitCast"}
-_ALL_FORCED = "everything that the types allow is forced"
-_LEVELS: Mapping[Level, Callable[[Entry, str], Entry]] = {
-    Level.DEFAULT: lambda entry, _: entry,
-    Level.TENSOR_CORES_ONLY: _tensor_cores_only,
-    Level.TREAT_INFER_AS_DENY: _infer_as_deny,
-    Level.UNSAFE_FORCE_ALL: _force_all,
-}
 
 
 def _fixed(entry: Entry, evidence: Evidence) -> Entry:
@@ -196,31 +185,28 @@ def _hold(entries: list[Entry], unit: int, evidence: Evidence) -> None:
         entries[unit] = pin_entry(entries[unit], evidence)
 
 
-def _tied_to_float32(unit: Unit, root: ir.Graph) -> Evidence | None:
-    """Return the evidence that the node itself ties this unit to float32; None if it does not."""
+def _why_tied(unit: Unit, root: ir.Graph) -> str:
+    """Return why the node itself ties this unit to float32; nothing if it does not."""
     typed = schema.of(unit.node)
     if typed is not None and typed.var == unit.var.name and not typed.settable:
-        text = f"the attribute {typed.attribute} sets this type, and means more than a type"
-        return Evidence(Authority.SCHEMA, Reason.KEEPS_TYPE, text=text)
+        return f"the attribute {typed.attribute} sets this type, and means more than a type"
     if unit.dense:
-        return None
+        return ""
     if unit.node.op_type == "Optional" and "type" in unit.node.attributes:
-        text = "the attribute type spells the element type out"
-        return Evidence(Authority.SCHEMA, Reason.KEEPS_TYPE, text=text)
-    values = (*unit.defs, *map(value_of, unit.uses))
-    if any(value in root.outputs or value in root.inputs for value in values):
-        text = "a sequence or optional that is an input or output of the model keeps its type"
-        return Evidence(Authority.SCHEMA, Reason.KEEPS_TYPE, text=text)
-    return None
+        return "the attribute type spells the element type out"
+    if any(value in root.outputs or value in root.inputs for value in values_of(unit)):
+        return "a sequence or optional that is an input or output of the model keeps its type"
+    return ""
 
 
 def _pin(graph: UnitGraph, entries: list[Entry], pins: Pins) -> None:
     """Apply the pins to the nodes that they name, and to all nodes in their bodies."""
     free = [unit for unit, entry in enumerate(entries) if Authority.PIN.outranks(entry.authority)]
-    for unit, ruling in rulings(graph, pins, entries, free).items():
-        text = "forced" if ruling.forces else "kept"
-        evidence = Evidence(Authority.PIN, Reason.PINNED, subject=ruling.pattern, text=text)
-        if ruling.forces:
+    for unit, claim in decisive_claims(graph, pins, entries, free).items():
+        is_forced = claim.by == "force_half"
+        text = "forced" if is_forced else "kept"
+        evidence = Evidence(Authority.PIN, Reason.PINNED, subject=claim.pattern, text=text)
+        if is_forced:
             entries[unit] = Entry(Kind.ALLOW, evidence)
         else:
             _hold(entries, unit, evidence)

@@ -13,7 +13,6 @@ from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pins as naming
 from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.model.traversal import every_node
-from amp_rewrite.numerics.half import Half
 from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.operator_lists import OpLists
@@ -42,30 +41,19 @@ def find(graph: UnitGraph, lists: OpLists, pins: Pins) -> tuple[Matched, ...]:
 
 
 def of_lists(graph: UnitGraph, painting: Painting, options: Options) -> Iterator[str]:
-    """Yield warnings of lists that do not suit the half type, or, where nothing is half, the model."""
-    lists = options.operator_lists()
-    yield from _of_other_half(lists, options.half)
-    if not any(painting.halves):
-        yield from _unlisted(graph, lists)
-
-
-def _unlisted(graph: UnitGraph, lists: OpLists) -> tuple[str, ...]:
-    """Return a warning of a list that extends no other and lacks operators of the model, else nothing."""
-    present = set(_operators(graph)) if lists.stands_alone else set[str]()
-    listed_names = {schema.written(*operator) for operator in lists.entries}
-    if present <= listed_names:
-        return ()
-    count = f"{len(present - listed_names):,} of the model's {len(present):,} operators"
-    warning = f"the list {lists.name} does not name {count}, which stay float32"
-    return (f"{warning}; it extends no other: add extends: default",)
-
-
-def _of_other_half(lists: OpLists, half: Half) -> tuple[str, ...]:
-    """Return a warning of lists for another half type, else nothing."""
-    if lists.half in ("", half.name):
-        return ()
-    warning = f"the list {lists.name} is for {lists.half}, and {half.name} has another range and precision"
-    return (f"{warning}; give `Options.half` {lists.half}, or `Options.lists` {SHIPPED_FOR[half.name]}",)
+    """Yield a warning of lists for another half type, and, where nothing is half, one of a list that extends
+    no other and lacks operators of the model.
+    """
+    lists, half = options.operator_lists(), options.half.name
+    if lists.half not in ("", half):
+        warning = f"the list {lists.name} is for {lists.half}, and {half} has another range and precision"
+        yield f"{warning}; give `Options.half` {lists.half}, or `Options.lists` {SHIPPED_FOR[half]}"
+    present = set(_operators(graph)) if lists.stands_alone and not any(painting.halves) else set[str]()
+    unlisted = present - {schema.written(*operator) for operator in lists.entries}
+    if unlisted:
+        count = f"{len(unlisted):,} of the model's {len(present):,} operators"
+        warning = f"the list {lists.name} does not name {count}, which stay float32"
+        yield f"{warning}; it extends no other: add extends: default"
 
 
 def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:

@@ -62,17 +62,34 @@ def names_in(nodes: Iterable[ir.Node], by: str) -> Mapping[ir.Node, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """The ruling of a pin on a unit: its pattern, and its direction (half if `forces`, else float32)."""
+class Claim:
+    """The claim of a pattern in the field `by` of Pins on a unit: by the name of its node, or of a node
+    around it.
 
+    A claim by an inner node is closer to the unit, and an exact name closer than an expression.
+    """
+
+    by: str
     pattern: str
-    forces: bool
+    node: ir.Node
+    depth: int
+
+    @property
+    def closeness(self) -> tuple[int, bool]:
+        """What the closest of several claims has the most of."""
+        name = pinned_as(self.node)
+        return self.depth, self.pattern in (name, re.escape(name))
 
 
-def rulings(
+_Claims = Mapping[int, Claim]
+"""The claims of patterns, by the position of the unit."""
+
+
+def decisive_claims(
     graph: UnitGraph, pins: Pins, entries: Sequence[Entry], free: Sequence[int]
-) -> Mapping[int, Ruling]:
-    """Return the rulings on the units that are `free` to be decided; `entries` give the reasons of others.
+) -> Mapping[int, Claim]:
+    """Return the claims that decide on the units that are `free`, by `keep_full` or `force_half`; `entries`
+    give the reasons of others.
 
     Raises PinError for pins that match no node, or that force half where no schema allows it, and OptionError
     for those that contradict each other.
@@ -82,8 +99,11 @@ def rulings(
     claims = _claims(graph, pins, "keep_full", "force_half")
     _refuse_unable(claims["force_half"], entries, free)
     keeping, forcing = _closest(claims["keep_full"]), _closest(claims["force_half"])
-    decided = ((unit, _ruling(keeping.get(unit), forcing.get(unit))) for unit in free)
-    return {unit: ruling for unit, ruling in decided if ruling is not None}
+    for unit in (unit for unit in free if unit in keeping and unit in forcing):
+        if keeping[unit].closeness == forcing[unit].closeness:
+            raise _contradiction(keeping[unit], forcing[unit])
+    claimed = _closest([keeping, forcing])
+    return {unit: claimed[unit] for unit in free if unit in claimed}
 
 
 def restricted_units(graph: UnitGraph, pins: Pins) -> Mapping[int, str]:
@@ -96,38 +116,9 @@ def restricted_units(graph: UnitGraph, pins: Pins) -> Mapping[int, str]:
     return {unit: claim.pattern for claims in patterns for unit, claim in claims.items()}
 
 
-def _ruling(keep: _Claim | None, force: _Claim | None) -> Ruling | None:
-    if keep and force and keep.closeness == force.closeness:
-        raise _contradiction(keep, force)
-    if force and not (keep and keep.closeness > force.closeness):
-        return Ruling(force.pattern, forces=True)
-    return Ruling(keep.pattern, forces=False) if keep else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """The claim of a pattern on a unit: by the name of its node, or of a node around it.
-
-    A claim by an inner node is closer to the unit, and an exact name closer than an expression.
-    """
-
-    pattern: str
-    node: ir.Node
-    depth: int
-
-    @property
-    def closeness(self) -> tuple[int, bool]:
-        name = pinned_as(self.node)
-        return self.depth, self.pattern in (name, re.escape(name))
-
-
-_Claims = Mapping[int, _Claim]
-"""The claims of patterns, by the position of the unit."""
-
-
 def _closest(candidates: Iterable[_Claims]) -> _Claims:
     """Return the closest claim on each unit; of several the last."""
-    closest: dict[int, _Claim] = {}
+    closest: dict[int, Claim] = {}
     for claims in candidates:
         for unit, claim in claims.items():
             if claim.closeness >= closest.setdefault(unit, claim).closeness:
@@ -146,7 +137,7 @@ def _refuse_unable(to_force: Sequence[_Claims], entries: Sequence[Entry], free: 
         )
 
 
-def _contradiction(keep: _Claim, force: _Claim) -> OptionError:
+def _contradiction(keep: Claim, force: Claim) -> OptionError:
     return OptionError(
         f"`Pins.keep_full` {keep.pattern} and `Pins.force_half` {force.pattern} "
         f"both match node '{pinned_as(keep.node)}'",
@@ -184,11 +175,13 @@ def _claims(graph: UnitGraph, pins: Pins, *fields: str) -> Mapping[str, Sequence
     unmatched: list[tuple[str, str]] = []
     names_by_field = {field: names_in(nodes, field) for field in fields}
     for by, pattern in ((field, pattern) for field in fields for pattern in getattr(pins, field)):
-        matches, on_units = matching(names_by_field[by], pattern, by), dict[int, _Claim]()
-        for unit in graph.units:
-            for depth, node in enumerate(nested[unit.node]):
-                if node in matches:
-                    on_units[unit.index] = _Claim(pattern, node, depth)
+        matches = matching(names_by_field[by], pattern, by)
+        on_units = {  # of several nodes that match, the innermost is last
+            unit.index: Claim(by, pattern, node, depth)
+            for unit in graph.units
+            for depth, node in enumerate(nested[unit.node])
+            if node in matches
+        }
         claims[by].append(on_units)
         if not on_units:
             unmatched.append((by, pattern))

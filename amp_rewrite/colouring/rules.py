@@ -63,7 +63,6 @@ def paint(
     rules.follow_and_spread(follow=follow)
     rules.paint(Rule.UNPINNED, rules.unpinned(unpinned))
     rules.settle_idioms()
-    rules.settle_ties()
     rules.settle_types()
     rules.settle_casts()
     return Painting(rules.finish(), tuple(entries))
@@ -81,7 +80,7 @@ class _Rules:
         self._listed = [entry.unheld or entry.taken_as for entry in entries]
         self._paints: dict[int, Paint] = {}
         self._tied = Ties(graph.ties)
-        self._leaving = frozenset(graph.root.outputs)
+        self._producers, self._consumers = graph.predecessors.__getitem__, graph.successors.__getitem__
         self._bounded = frozenset(_bounded(graph, self._listed) if follow else ())
 
     def paint(self, rule: Rule, causes: _Found) -> list[int]:
@@ -158,17 +157,15 @@ class _Rules:
             if paint.cause in origins:
                 self._paints[unit] = Paint(paint.colour, paint.rule, origins[paint.cause])
 
-    def settle_ties(self) -> None:
-        """Paint FULL every unit that is tied to a FULL one."""
-        self._fill((unit for group in self._graph.ties for unit in group), {})
-
     def settle_types(self) -> None:
-        """Match the weights to their data, where a runtime fuses both into one node of one type.
+        """Paint FULL every unit that is tied to a FULL one, and match the weights to their data, where a
+        runtime fuses both into one node of one type.
 
         FULL weights make the producer of the data FULL; then data that are FULL, or that any consumer reads
         as FULL (both read one Cast, which is not fused), make the weights FULL. Statistics that are forced to
         half have no Cast before them.
         """
+        self._fill((unit for group in self._graph.ties for unit in group), {})
         groups = self._graph.alike
         producers = edges_of((unit, alike.producer) for alike in groups for unit in alike.weights)
         self._fill(producers, producers)
@@ -196,20 +193,13 @@ class _Rules:
 
     def settle_casts(self) -> None:
         """Paint the types of Casts: the input as its producer, the output HALF if all its consumers are."""
-        for unit in self._graph.by_operator.get("Cast", ()):
-            if self._graph.units[unit].node.domain == "":
-                self._settle_cast(unit, reads=bool(self._graph.units[unit].uses))
-
-    def _settle_cast(self, unit: int, *, reads: bool) -> None:
-        if _is_held(self._entries[unit]):
-            return
-        beside = self._graph.predecessors[unit] if reads else self._graph.successors[unit]
-        is_inner = reads or self._is_read_inside(unit)
-        if beside and is_inner and all(map(self._is_half, beside)):
-            self.paint(Rule.SETTLE, {unit: beside[0]})
-
-    def _is_read_inside(self, unit: int) -> bool:
-        return self._leaving.isdisjoint(self._graph.units[unit].defs)
+        leaving = frozenset(self._graph.root.outputs)
+        for cast in self._graph.units_of("Cast"):
+            beside = self._producers(cast.index) if cast.uses else self._consumers(cast.index)
+            is_inner = bool(cast.uses) or leaving.isdisjoint(cast.defs)
+            is_open = is_inner and not _is_held(self._entries[cast.index])
+            if beside and is_open and all(map(self._is_half, beside)):
+                self.paint(Rule.SETTLE, {cast.index: beside[0]})
 
     def _is_open(self, unit: int) -> bool:
         return unit not in self._paints and self._kinds[unit] in (Kind.INFER, Kind.CLEAR)
@@ -236,22 +226,16 @@ class _Rules:
         paint = self._paints.get(unit)
         return paint is not None and paint.colour is Colour.HALF
 
-    def _producers(self, unit: int) -> Iterable[int]:
-        return self._graph.predecessors[unit]
-
-    def _consumers(self, unit: int) -> Iterable[int]:
-        return self._graph.successors[unit]
-
     def _neighbours(self, unit: int) -> Iterable[int]:
-        yield from self._graph.predecessors[unit]
-        yield from self._graph.successors[unit]
+        yield from self._producers(unit)
+        yield from self._consumers(unit)
         yield from self._tied.of(unit)
 
 
 def _bounded(graph: UnitGraph, kinds: Sequence[Kind]) -> Iterator[int]:
     """Return the units of bounded operators that are not denied themselves."""
-    units = (unit for operator in sorted(BOUNDED) for unit in graph.by_operator.get(operator, ()))
-    return (u for u in units if kinds[u] is not Kind.DENY and not graph.units[u].node.domain)
+    units = graph.units_of(*sorted(BOUNDED))
+    return (unit.index for unit in units if kinds[unit.index] is not Kind.DENY)
 
 
 def _weight_derived(graph: UnitGraph, entries: Sequence[Entry]) -> frozenset[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from amp_rewrite.analysis.port_groups import OPAQUE
+from amp_rewrite.analysis.unit_building import OPAQUE
 from amp_rewrite.analysis.units import Unit, UnitGraph
 from amp_rewrite.colouring import classification
 from amp_rewrite.colouring import pins as naming

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from amp_rewrite.operators import elementwise, movement, norms, products, reductions
+from amp_rewrite.operators import elementwise, movement, products, reductions
 from amp_rewrite.operators.record import Move, Operator, Trait, marked, merge
 
 CATALOGUE = marked(
@@ -13,7 +13,6 @@ CATALOGUE = marked(
         elementwise.OPERATORS,
         movement.OPERATORS,
         reductions.OPERATORS,
-        norms.OPERATORS,
         products.OPERATORS,
     ),
     """

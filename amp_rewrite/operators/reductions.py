@@ -1,16 +1,29 @@
-"""Reductions, running sums, pools and interpolations."""
+"""Reductions, running sums, pools, interpolations and norms."""
 
 from typing import Any
 
 from amp_rewrite.operators import flops, scaling
 from amp_rewrite.operators.flops import Formula
-from amp_rewrite.operators.record import FIRST, MICROSOFT, Family, Move, Role, Trait, family, merge
+from amp_rewrite.operators.record import (
+    FIRST,
+    MICROSOFT,
+    Along,
+    Family,
+    Move,
+    Norm,
+    Role,
+    Trait,
+    Typed,
+    family,
+    merge,
+)
 from amp_rewrite.operators.scaling import OUT
 
 _LINEAR = scaling.same(0, OUT)
 _PASSES, _FREE = scaling.positive(_LINEAR), scaling.positive(scaling.free(0))
 _LIKE, _MEAN = Trait.LIKE_FIRST, Trait.SUMS | Trait.AVERAGES
 _SHARE, _COORDINATES = frozenset((0.0, 1.0)), {1: Role.COORDINATES}
+_STASH = Typed("stash_type", "U", settable=False)
 _SAMPLED: dict[str, Any] = {"roles": _COORDINATES, "flops": flops.INTERPOLATED}
 
 
@@ -26,6 +39,20 @@ def _pooling(names: str, count: Formula, traits: Trait = Trait.NONE, **columns: 
 def _extreme(names: str, traits: Trait, **columns: Any) -> Family:
     """Return operators whose outputs are the largest or smallest elements."""
     return _reducing(names, traits, move=Move.EXTREMES, carries=FIRST, scales=_PASSES, **columns)
+
+
+def _norm(
+    names: str,
+    domain: str = "",
+    *,
+    data: tuple[int, ...] = (0,),
+    weights: tuple[int, ...] = (1, 2),
+    along: Along = Along.LAST,
+    epsilon: float = 1e-5,
+    **columns: Any,
+) -> Family:
+    scales, norm = scaling.norm(data, weights), Norm(data, weights, along, epsilon)
+    return family(names, domain, norm=norm, scales=scales, traits=_LIKE, **{"flops": 7} | columns)
 
 
 OPERATORS = merge(
@@ -82,4 +109,43 @@ OPERATORS = merge(
     family("LogSoftmax", traits=Trait.SOFTMAX | _LIKE, flops=5),
     family("BiasSoftmax", MICROSOFT, traits=_LIKE, fuses="Softmax", flops=6),
     family("QLinearSoftmax", MICROSOFT, traits=_LIKE, flops=5),
+    # norms: mean, difference, square, mean, product, scale, shift; fewer without mean or shift
+    _norm("GroupNormalization", bias=2, along=Along.GROUP),
+    _norm("InstanceNormalization", bias=2, along=Along.SPATIAL),
+    _norm("LayerNormalization", bias=2, typed=_STASH),
+    _norm("RMSNormalization", weights=(1,), flops=4),
+    _norm("SimplifiedLayerNormalization", weights=(1,), typed=_STASH, flops=4),
+    _norm("GroupNorm", MICROSOFT, along=Along.GROUP, fuses="GroupNormalization"),
+    _norm(
+        "SkipLayerNormalization",
+        MICROSOFT,
+        data=(0, 1, 4),
+        weights=(2, 3),
+        epsilon=1e-12,
+        fuses="LayerNormalization",
+        flops=8,
+    ),
+    _norm(
+        "SkipSimplifiedLayerNormalization",
+        MICROSOFT,
+        data=(0, 1, 3),
+        weights=(2,),
+        epsilon=1e-12,
+        fuses="RMSNormalization SimplifiedLayerNormalization",
+        flops=5,
+    ),
+    family("SimplifiedLayerNormalization", MICROSOFT, traits=_LIKE, fuses="RMSNormalization", flops=4),
+    family(
+        "EmbedLayerNormalization",
+        MICROSOFT,
+        roles=dict.fromkeys((0, 1, 8), Role.INDEX),
+        tables={0: 2, 1: 4, 8: 3},
+        fuses="LayerNormalization",
+        flops=9,
+    ),
+    family("SkipGroupNorm", MICROSOFT, fuses="GroupNormalization", flops=8),
+    family("BranchwiseRMSNorm GatedRMSNorm", MICROSOFT, traits=_LIKE),
+    family("MeanVarianceNormalization", traits=_LIKE, flops=5),
+    family("LpNormalization", traits=_LIKE, scales=_FREE, flops=3),
+    family("LRN", traits=_LIKE, flops=flops.local_norm),
 )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 
 from amp_rewrite.model import proto_traversal
 from amp_rewrite.onnx_types import schema
-from amp_rewrite.placement import saved_graph
-from amp_rewrite.placement.profile import COPIES, CPU, Profile
-from amp_rewrite.placement.saved_graph import FULL, HALVES, UNKNOWN, Executed
+from amp_rewrite.placement.saved_graph import COPIES, FULL, HALVES, UNKNOWN, Executed
 from amp_rewrite.rewriting import records
+
+CPU = "CPUExecutionProvider"
 
 # onnxruntime's verbose log -> the provider of each node, and the reasons for nodes on the CPU.
 
@@ -101,6 +104,57 @@ _REASONS = (
     (re.compile(r"Fallback to CPU execution provider for " + _NODE), CpuReason.REFUSED),
 )
 
+
+# The profile of a run -> the nodes that it executed.
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The nodes that one run executed, including subgraphs, after the runtime's own fusions.
+
+    `nodes` is their number, `on_cpu` the number of those on the CPU provider, and `cpu_operators` counts the
+    latter by operator. `casts` is the number of executions of Casts, the runtime's own included, `copies`
+    that of copies between devices; each iteration of a loop counts.
+    """
+
+    nodes: int
+    on_cpu: int
+    casts: int
+    copies: int
+    cpu_operators: tuple[tuple[str, int], ...]
+
+
+def read_profile(path: Path) -> Profile:
+    """Return the profile of a session after one run."""
+    events: list[Mapping[str, Any]] = []
+    for line in path.read_text(errors="replace").splitlines():  # one event each; names are not escaped
+        with contextlib.suppress(ValueError):
+            event = json.loads(line.rstrip(","))
+            entries: list[Any] = event if isinstance(event, list) else [event]
+            events += [each for each in entries if isinstance(each, dict)]
+    return parse_profile(events)
+
+
+def parse_profile(events: Iterable[Mapping[str, Any]]) -> Profile:
+    """Return the profile from the Chrome trace events of the file."""
+    ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_RAN)]
+    nodes = {(event["name"], event["args"].get("node_index")): event["args"] for event in ran}
+    operators = Counter(event["args"].get("op_name", "") for event in ran)
+    cpu = Counter(node.get("op_name", "") for node in nodes.values() if node.get("provider") == CPU)
+    return Profile(
+        nodes=len(nodes),
+        on_cpu=cpu.total(),
+        casts=operators["Cast"],
+        copies=sum(operators[name] for name in COPIES),
+        cpu_operators=tuple(sorted(cpu.items(), key=lambda entry: (-entry[1], entry[0]))),
+    )
+
+
+_RAN = "_kernel_time"
+"""Suffix of the events of executed nodes; older versions also write events of fences before and after."""
+
+
+# Both, and the graph that onnxruntime saved -> the placement.
 
 Counts = Mapping[str, int]
 """Counts by operator, or by the key that the field documents."""
@@ -270,6 +324,10 @@ def _key(node: Executed) -> NodeKey:
 
 
 def _why(node: NodeKey, log: PlacementLog, model: OwnNodes) -> CpuReason:
-    operator, name = node[0], saved_graph.own_name(node[1])
+    operator, name = node[0], _MOVED.sub("", node[1])
     is_own = name in model.names
     return log.why.get((operator, name), CpuReason.UNSAID if is_own else CpuReason.INSERTED)
+
+
+_MOVED = re.compile(r"_token_\d+$")
+"""The suffix of a name that onnxruntime appends when it moves a node past a Transpose."""

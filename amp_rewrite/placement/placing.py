@@ -17,9 +17,8 @@ from amp_rewrite import arguments
 from amp_rewrite.arguments import PathLike
 from amp_rewrite.errors import FeedError, ResourceError
 from amp_rewrite.model import loading
-from amp_rewrite.placement import placement, profile, saved_graph, tensorrt
-from amp_rewrite.placement.placement import Placement
-from amp_rewrite.placement.profile import Profile
+from amp_rewrite.placement import placement, saved_graph, tensorrt
+from amp_rewrite.placement.placement import Placement, Profile
 from amp_rewrite.policy.open_sizes import Dims
 from amp_rewrite.process.child_process import ChildProcess, CrashError
 from amp_rewrite.running import sessions
@@ -67,10 +66,11 @@ class SessionAnswer:
 def _open(request: SessionRequest) -> SessionAnswer:
     """Open the session, and run it if the request has feeds; raise ResourceError for lack of memory."""
     runtime = sessions.onnxruntime()
+    providers = list(dict.fromkeys((_PROVIDERS[request.device], _PROVIDERS[Device.CPU])))
     try:
         # the fallback would build a second failing session, for the CPU, and overwrite the saved graph
         session = runtime.InferenceSession(
-            str(request.model), _options(runtime, request), providers=_providers(request), enable_fallback=0
+            str(request.model), _options(runtime, request), providers=providers, enable_fallback=0
         )
     except Exception as error:  # onnxruntime has no common class for its errors
         if is_scarce(error):
@@ -82,10 +82,6 @@ def _open(request: SessionRequest) -> SessionAnswer:
 
 
 _PROVIDERS: Mapping[Device, str] = {Device.CUDA: "CUDAExecutionProvider", Device.CPU: "CPUExecutionProvider"}
-
-
-def _providers(request: SessionRequest) -> list[str]:
-    return list(dict.fromkeys((_PROVIDERS[request.device], _PROVIDERS[Device.CPU])))
 
 
 def _options(runtime: Any, request: SessionRequest) -> Any:
@@ -112,7 +108,7 @@ def _ran(session: Any, feeds: Feeds) -> SessionAnswer:
         sessions.run_session(session, feeds)
     except FeedError as error:
         return SessionAnswer(failed=error.problem)
-    return SessionAnswer(profile=profile.read(Path(session.end_profiling())))
+    return SessionAnswer(profile=placement.read_profile(Path(session.end_profiling())))
 
 
 def _answer(request: SessionRequest) -> SessionAnswer:

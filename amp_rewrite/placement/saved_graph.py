@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +13,12 @@ from amp_rewrite.model.traversal import every_node
 from amp_rewrite.numerics import half
 from amp_rewrite.onnx_types import element_types, schema
 from amp_rewrite.onnx_types.element_types import Types, element_type_name
-from amp_rewrite.placement.profile import COPIES
 
 HALVES = tuple(half.BY_NAME)
 FULL = element_type_name(ir.DataType.FLOAT)
 UNKNOWN = "unknown"
+COPIES = ("MemcpyFromHost", "MemcpyToHost")
+"""Operators that copy between devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,6 @@ class Executed:
         types = (*self.inputs, *self.outputs)
         kind_match = next((kind for kind in (*HALVES, FULL) if kind in types), None)
         return kind_match or (UNKNOWN if UNKNOWN in self.outputs else "other")
-
-
-def own_name(name: str) -> str:
-    """Return a node's name without the suffix that onnxruntime appends when moving it past a Transpose."""
-    return _MOVED.sub("", name)
-
-
-_MOVED = re.compile(r"_token_\d+$")
 
 
 def read(path: Path) -> tuple[Executed, ...]:

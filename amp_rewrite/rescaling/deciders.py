@@ -73,7 +73,7 @@ def _facts(prepared: Prepared, request: Request, pinned: Held, observed: Seen) -
     with request.timed.stage("analyse"):
         found = gather(prepared, request.options, observed, request.imprecise_outputs, pinned)
         is_data = isinstance(request.observed, Observed) and not request.observed.is_synthetic
-        return deciding.freed_by_samples(found, observed, request.options) if is_data else found
+        return deciding.free_by_samples(found, observed, request.options) if is_data else found
 
 
 class Fresh:
@@ -104,7 +104,7 @@ class Fresh:
         with timed.stage("bound"):  # bounds that no decision needs are computed on demand
             if deciding.needs(facts, options):
                 proven = Proven(prepared.model, facts, options)
-                facts = deciding.decided(facts, proven, options)
+                facts = deciding.decide(facts, proven, options)
         with timed.stage("classify"):
             entries = classification.classify(graph, facts.findings, options, facts.freed)
         with timed.stage("colour"):

@@ -4,7 +4,7 @@ powers of two, where range alone keeps units in float32: all of them, or the reg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -12,9 +12,8 @@ import onnx_ir as ir
 from amp_rewrite.analysis.facts import Facts
 from amp_rewrite.analysis.idioms import gates
 from amp_rewrite.analysis.observed import Seen
-from amp_rewrite.analysis.units import Unit, value_of
+from amp_rewrite.analysis.units import Unit, values_of
 from amp_rewrite.colouring import classification, rules
-from amp_rewrite.colouring.painting import Painting
 from amp_rewrite.colouring.pruning import Priced
 from amp_rewrite.errors import PlanError
 from amp_rewrite.numerics.half import FLOAT16
@@ -87,7 +86,11 @@ def improve(prepared: Prepared, choice: Choice, choose: Chooser, options: Option
 
 
 def _demand(choice: Choice, options: Options) -> Demand | None:
-    """Return what calls for other magnitudes; None where no unit is float32 for its range, or small."""
+    """Return what calls for other magnitudes; None where no unit is float32 for its range, or small.
+
+    What is half without observations of range is to be half. A value is too small where half has few steps
+    for its largest element.
+    """
     facts = choice.facts
     findings = {u: each for u, each in facts.findings.items() if each.reason is not Reason.OBSERVED_OVERFLOW}
     is_faint = any(each.is_faint(options.half) for each in choice.observed.values())
@@ -95,14 +98,7 @@ def _demand(choice: Choice, options: Options) -> Demand | None:
         return None
     entries = classification.classify(facts.graph, findings, options, facts.freed)
     blind = rules.paint(facts.graph, entries, follow=options.follows, level=options.level)
-    return _demand_between(choice, blind).without(options.unscaled)
-
-
-def _demand_between(choice: Choice, blind: Painting) -> Demand:
-    """Return the demand of a model whose colours are chosen with these observations, `blind` without those of
-    range. A value is too small where half has few steps for its largest element.
-    """
-    facts, painting, observed = choice.facts, choice.priced.painting, choice.observed
+    painting, observed = choice.priced.painting, choice.observed
     halves = [unit for unit in facts.graph.units if blind.is_half(unit.index)]
     blocked = [unit for unit in halves if not painting.is_half(unit.index) and unit.index in facts.findings]
     largest, fits = _magnitudes(halves, observed), facts.ranges.fits
@@ -112,12 +108,12 @@ def _demand_between(choice: Choice, blind: Painting) -> Demand:
         for value, most in _magnitudes(blocked, observed).items()
         if binades(most) > 0 and value not in saturated
     }
-    weights = {value: fits[value].magnitude for unit in blocked for value in _values(unit) if value in fits}
+    weights = {value: fits[value].magnitude for unit in blocked for value in values_of(unit) if value in fits}
     small = {
         value: most for value, most in {**largest, **weights}.items() if 0 < most < FLOAT16.imprecise_below
     }
-    flushed = small.keys() & {v for u in halves if painting.is_half(u.index) for v in _values(u)}
-    return Demand({**small, **beyond}, largest, flushed)
+    flushed = small.keys() & {v for u in halves if painting.is_half(u.index) for v in values_of(u)}
+    return Demand({**small, **beyond}, largest, flushed).without(options.unscaled)
 
 
 def _pays(after: Priced, before: Priced, *, is_needed: bool) -> bool:
@@ -183,9 +179,5 @@ def _pinned_nodes(facts: Facts) -> Collection[ir.Node]:
 
 def _magnitudes(units: Iterable[Unit], observed: Seen) -> Magnitudes:
     """Return the largest observed magnitudes of the values of units, but for those that are 0."""
-    pairs = ((value, observed.get(value.name or "")) for unit in units for value in _values(unit))
+    pairs = ((value, observed.get(value.name or "")) for unit in units for value in values_of(unit))
     return {value: extremes.most for value, extremes in pairs if extremes is not None and extremes.most > 0}
-
-
-def _values(unit: Unit) -> Iterator[ir.Value]:
-    return (value for value in (*unit.defs, *map(value_of, unit.uses)) if value is not None)

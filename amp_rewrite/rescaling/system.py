@@ -219,9 +219,11 @@ def _binade(number: float) -> int:
     return math.frexp(number)[1] - 1
 
 
-def epsilon_of(norm: ir.Node) -> float:
+def epsilon_of(node: ir.Node) -> float:
     """Return the epsilon of a norm, by default that of its schema."""
-    return schema.number(norm, "epsilon", 1e-12 if norm.op_type.startswith("Skip") else 1e-5)
+    norm = record_of(node).norm
+    assert norm is not None, "only norms have an epsilon here"
+    return schema.number(node, "epsilon", norm.epsilon)
 
 
 def limits_of_epsilon(node: ir.Node) -> Limits:
