@@ -9,8 +9,8 @@ import amp_rewrite
 from amp_rewrite.demo import network
 from amp_rewrite.policy.options import Level, Options
 from tests import real_models, text
+from tests.commands import refusal
 from tests.real_models import INDEX, MODELS
-from tests.refusals import refusal
 from tests.text import model
 
 pytest.importorskip("onnxruntime")

@@ -17,7 +17,7 @@ from amp_rewrite.training import (
     rewrite_train_step,
 )
 from tests import text, train_steps
-from tests.refusals import refusal
+from tests.commands import refusal
 from tests.train_steps import MOVES, NEW, STATE, batches, source, start, step, train
 
 ARTEFACT = """<ir_version: 8, opset_import: ["" : 15, "com.microsoft" : 1]>
