@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ CALLS = {
     "ir": ir,
     "operator_lists": operator_lists,
     "plan_files": plan_files,
+    "replace": replace,
     "training": training,
 }
 """What calls may name besides: the public names, and what they take."""
