@@ -144,3 +144,9 @@ def _wrapped(line: str) -> str:
     held = re.sub(r" (=|\(|->) ?", lambda match: match[0].replace(" ", HELD), line)
     wrap = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
     return wrap(held, WIDTH, subsequent_indent=indent).replace(HELD, " ")
+
+
+def odd_models() -> dict[str, str]:
+    """Models that use what ONNX has to offer, by table and name."""
+    cases = read(FOLDER / "odd_models.cases")
+    return {f"{case.sentence.split()[0].strip(':,')}: {case.name}": case.model for case in cases}

@@ -27,7 +27,7 @@ from click.testing import CliRunner
 
 from amp_rewrite import demo
 from amp_rewrite.cli import main as amp_rewrite
-from tests import damage, odd_models, random_models, text
+from tests import case_files, damage, random_models, text
 from tests.conformance import cases as suite
 from tests.sessions import Runtime
 
@@ -55,7 +55,7 @@ class Trial:
 def bases() -> list[tuple[str, bytes]]:
     """Valid models by name: the backend suite's, odd and random ones, and the demo's."""
     cases = [(case.name, case.proto) for case in suite.of_nodes()]
-    odd = [(name, text.unchecked(each)) for name, each in odd_models.TEXTS.items()]
+    odd = [(name, text.unchecked(each)) for name, each in case_files.odd_models().items()]
     drawn = [(f"random {seed}", random_models.drawn(seed)) for seed in range(300)]
     larger = [("demo", demo.network())] * SHARE_OF_THE_DEMO
     made = [

@@ -1,5 +1,6 @@
 """Activations that are written out: one colour, in half where their data are."""
 
+import itertools
 import re
 
 import numpy as np
@@ -7,17 +8,116 @@ import pytest
 
 from amp_rewrite import analyze, rewrite, verify
 from amp_rewrite.policy.options import Options
-from tests import activations, text
+from tests import text
+from tests.commands import every
 from tests.cuda_sessions import cuda_placer, marks, worsened
-from tests.sampling import every
+
+ERF = {
+    "divided": "d = Div (a, root) e = Erf (d)",
+    "multiplied": "d = Mul (a, unroot) e = Erf (d)",
+    "multiplied from the left": "d = Mul (unroot, a) e = Erf (d)",
+}
+CUBES = {
+    "Pow": "c = Pow (a, three)",
+    "products": "q = Mul (a, a) c = Mul (q, a)",
+    "products from the right": "q = Mul (a, a) c = Mul (a, q)",
+}
+TANH = {
+    **{
+        f"{name}, {order}": f"{cube} k = {scale} s = {total} d = {whole} e = Tanh (d)"
+        for name, cube in CUBES.items()
+        for order, (scale, total, whole) in {
+            "plain": ("Mul (c, small)", "Add (a, k)", "Mul (s, wide)"),
+            "swapped": ("Mul (small, c)", "Add (k, a)", "Mul (wide, s)"),
+        }.items()
+    },
+    "factored": (
+        "n = Mul (a, small) q = Mul (a, n) k = Add (q, one) w = Mul (a, wide) d = Mul (w, k) e = Tanh (d)"
+    ),
+    "factored, swapped": (
+        "n = Mul (small, a) q = Mul (n, a) k = Add (one, q) w = Mul (wide, a) d = Mul (k, w) e = Tanh (d)"
+    ),
+    "of a square": (
+        "q = Mul (a, a) n = Mul (q, small) k = Add (n, one) w = Mul (a, wide) d = Mul (w, k) e = Tanh (d)"
+    ),
+}
+TAILS = {
+    "halved last": "g = Mul (a, o) z = Mul (g, half)",
+    "halved last, swapped": "g = Mul (o, a) z = Mul (half, g)",
+    "halved by two": "g = Mul (a, o) z = Div (g, two)",
+    "data halved": "g = Mul (a, half) z = Mul (g, o)",
+    "data halved, swapped": "g = Mul (half, a) z = Mul (o, g)",
+    "gate halved": "g = Mul (o, half) z = Mul (a, g)",
+    "gate halved, swapped": "g = Mul (half, o) z = Mul (g, a)",
+}
+ONES = {"after": "o = Add (e, one)", "before": "o = Add (one, e)"}
+GELUS = {
+    f"{kind}: {name}; one {place}; {tail}": f"{front} {ones} {end}"
+    for kind, fronts in (("Erf", ERF), ("Tanh", TANH))
+    for (name, front), (place, ones), (tail, end) in itertools.product(
+        fronts.items(), ONES.items(), TAILS.items()
+    )
+}
+GATES = {
+    "SiLU": "e = Sigmoid (a) z = Mul (a, e)",
+    "SiLU, swapped": "e = Sigmoid (a) z = Mul (e, a)",
+    "Swish": "d = Mul (a, beta) e = Sigmoid (d) z = Mul (a, e)",
+    "Swish, swapped": "d = Mul (beta, a) e = Sigmoid (d) z = Mul (e, a)",
+    "QuickGelu": "d = Mul (a, quick) e = Sigmoid (d) z = Mul (a, e)",
+    "QuickGelu, swapped": "d = Mul (quick, a) e = Sigmoid (d) z = Mul (e, a)",
+    "SiLU of an exponential": "n = Neg (a) p = Exp (n) o = Add (p, one) z = Div (a, o)",
+    "SiLU of an exponential, swapped": "n = Neg (a) p = Exp (n) o = Add (one, p) z = Div (a, o)",
+    "Swish of an exponential": "n = Mul (a, minus) p = Exp (n) o = Add (p, one) z = Div (a, o)",
+    "SiLU of an inverse": "n = Neg (a) p = Exp (n) o = Add (p, one) r = Div (one, o) z = Mul (a, r)",
+    "SiLU of a reciprocal": "n = Neg (a) p = Exp (n) o = Add (p, one) r = Reciprocal (o) z = Mul (r, a)",
+    "HardSwish": "e = HardSigmoid <alpha = 0.16666667, beta = 0.5> (a) z = Mul (a, e)",
+    "HardSwish of Clip": "p = Add (a, three) c = Clip (p, zero, six) e = Div (c, six) z = Mul (a, e)",
+    "HardSwish of Clip, divided last": (
+        "p = Add (a, three) c = Clip (p, zero, six) e = Mul (a, c) z = Div (e, six)"
+    ),
+    "Mish": "s = Softplus (a) e = Tanh (s) z = Mul (a, e)",
+    "Mish, swapped": "s = Softplus (a) e = Tanh (s) z = Mul (e, a)",
+}
+ACTIVATIONS = {**GELUS, **GATES}
+NUMBERS = {
+    "root": 1.4142135381698608,
+    "unroot": 0.7071067690849304,
+    "three": 3,
+    "small": 0.044714998453855515,
+    "wide": 0.7978845834732056,
+    "one": 1,
+    "half": 0.5,
+    "two": 2,
+    "beta": 1.5,
+    "quick": 1.702,
+    "zero": 0,
+    "six": 6,
+    "minus": -1.702,
+}
+
+
+def between_products(body, opset=17):
+    """A model with that body between two products."""
+    ir_version = 10 if opset > 18 else 8
+    words = re.findall(r"\w+", body)
+    stored = "".join(
+        f", float {name} = {{{float(value)}}}" for name, value in NUMBERS.items() if name in words
+    )
+    head = f'<ir_version: {ir_version}, opset_import: ["": {opset}]>'
+    return f"""{head} g (float[2, 4, 8] x) => (float[2, 4, 8] y) <float[8, 8] v, float[8, 8] u{stored}> {{
+        a = MatMul (x, v)
+        {body}
+        y = MatMul (z, u)
+    }}"""
+
 
 OPSETS = range(11, 23)
-IDIOMS = [name for name in activations.ACTIVATIONS if "Clip" not in name]
+IDIOMS = [name for name in ACTIVATIONS if "Clip" not in name]
 
 
 def activation(name, opset=17):
     """An activation between two products."""
-    return activations.between_products(activations.ACTIVATIONS[name], opset)
+    return between_products(ACTIVATIONS[name], opset)
 
 
 def colours(source, options=None):
@@ -30,7 +130,7 @@ def colours(source, options=None):
 @pytest.mark.parametrize("opset", every(4, OPSETS))
 def test_every_spelling_loads_and_is_close(opset):
     """Every twelfth Gelu at each opset, so that all of them come up, and all others at each."""
-    names = [*list(activations.GELUS)[opset - 11 :: 12], *activations.GATES]
+    names = [*list(GELUS)[opset - 11 :: 12], *GATES]
     sources = [activation(name, opset) for name in names]
     for source in sources:
         before = text.model(source)
@@ -40,8 +140,8 @@ def test_every_spelling_loads_and_is_close(opset):
 @pytest.mark.parametrize("kind", ["Erf", "Tanh", "GATES"])
 def test_every_spelling_is_half(kind):
     """All of it, though a Pow or an Exp alone would not be; every third Gelu."""
-    names = {"GATES": [name for name in activations.GATES if "Clip" not in name]}.get(kind)
-    names = names or [name for name in activations.GELUS if name.startswith(kind)][::3]
+    names = {"GATES": [name for name in GATES if "Clip" not in name]}.get(kind)
+    names = names or [name for name in GELUS if name.startswith(kind)][::3]
     for source in map(activation, names):
         assert colours(source) == {True}, source
 
@@ -63,7 +163,7 @@ def test_numbers_beyond_the_range_saturate():
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", [name for name in activations.GATES if "exponential" in name])
+@pytest.mark.parametrize("name", [name for name in GATES if "exponential" in name])
 def test_an_exponential_that_overflows_makes_a_zero(name, half):
     """What is lost of a large negative number times its sigmoid is less than half rounds beside it."""
     identity = {"v": np.eye(8, dtype=np.float32), "u": np.eye(8, dtype=np.float32)}
@@ -98,7 +198,7 @@ def test_cuda_fuses_what_it_fuses_in_float32(opset):
 @pytest.mark.parametrize("opset", [13, 22])
 def test_bfloat16_loads_on_cuda(opset):
     """Fused as in float32; onnxruntime takes a Cast before a Pow for a part of another pattern."""
-    names = [name for name in activations.ACTIVATIONS if "Pow" not in name][opset % 2 :: 2]
+    names = [name for name in ACTIVATIONS if "Pow" not in name][opset % 2 :: 2]
     with cuda_placer() as place:
         for source in [activation(name, opset) for name in names]:
             before = text.model(source)
@@ -116,15 +216,15 @@ MOVED = {
 @pytest.mark.parametrize("kind", MOVED)
 def test_what_moves_between_two_nodes_changes_nothing(kind):
     """Behind any node of an activation, of every ninth Gelu and all others; each kind in a third of them."""
-    names = [*list(activations.GELUS)[::9], *(name for name in activations.GATES if "Clip" not in name)]
+    names = [*list(GELUS)[::9], *(name for name in GATES if "Clip" not in name)]
     names = names[list(MOVED).index(kind) :: len(MOVED)]
-    bodies = [activations.ACTIVATIONS[name] for name in names]
+    bodies = [ACTIVATIONS[name] for name in names]
     for body in bodies:
         nodes = re.findall(r"\w+ = \w+(?: <[^>]*>)? \([^)]*\)", body)
         for at, node in enumerate(nodes[:-1]):
             value = node.split()[0]
             between = MOVED[kind].format(a=value, b="moved", t="turned")
             after = " ".join(re.sub(rf"([(,] ?){value}\b", r"\1moved", each) for each in nodes[at + 1 :])
-            source = activations.between_products(f"{' '.join(nodes[: at + 1])} {between} {after}")
+            source = between_products(f"{' '.join(nodes[: at + 1])} {between} {after}")
             source = source.replace("float[8, 8] v,", "float[8, 8] v, int64[3] shape = {2, 4, 8},")
             assert colours(source) == {True}, source

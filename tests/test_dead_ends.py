@@ -1,5 +1,6 @@
 """Where a newcomer came to a dead end: the line now says what to do."""
 
+import math
 from dataclasses import replace
 
 import onnx
@@ -9,7 +10,7 @@ import amp_rewrite
 from amp_rewrite import demo
 from amp_rewrite.policy.options import Options
 from amp_rewrite.running import verdict_text
-from amp_rewrite.running.verdict import NotJudged
+from amp_rewrite.running.verdict import NotJudged, Tried
 
 pytest.importorskip("onnxruntime")
 
@@ -33,3 +34,14 @@ def test_a_model_that_is_half_already_is_its_own_result(tmp_path):
     assert amp_rewrite.rewrite(half).model == half
     report = amp_rewrite.rewrite(onnx.load(tmp_path / "m.onnx"), Options(gate=True, device="t4")).report
     assert (report.obstacle is None) is bool(report.nodes.half)
+
+
+def test_lines_on_other_inputs_and_trials_name_what_is_lost():
+    """They have no `error inf`."""
+    tried = Tried(("a",), None, math.inf, ok=False)
+    assert verdict_text.of_tried(tried) == "tried --keep-full a: infinities or NaN, FAIL"
+    verdict = amp_rewrite.verify(demo.network(), demo.network(), demo.feeds(), device="cpu")
+    (line,) = verdict_text.warnings(
+        replace(verdict, not_judged=(NotJudged("0..255", math.inf, None, ok=False),))
+    )
+    assert "FAIL (infinities or NaN)" in line

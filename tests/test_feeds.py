@@ -9,8 +9,8 @@ from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
 from amp_rewrite.errors import FeedError
+from tests.commands import every
 from tests.real_models import INDEX, MODELS
-from tests.sampling import every
 from tests.sessions import Runtime
 from tests.text import model
 

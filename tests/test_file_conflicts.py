@@ -8,8 +8,8 @@ from amp_rewrite import Observed, rewrite
 from amp_rewrite.demo import train_step
 from amp_rewrite.training import insert_loss_scale, rewrite_train_step
 from tests import text
+from tests.commands import refusal
 from tests.model_files import GRAPH, content, save_external
-from tests.refusals import refusal
 
 OTHER = "g (float[32,32] x) => (float[32,32] y) <float[32,32] w> { a = MatMul(x, w)  y = Relu(a) }"
 WRITERS = {

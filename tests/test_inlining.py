@@ -58,10 +58,10 @@ def test_a_sparse_initializer_beside_functions():
 # The number of nodes after inlining
 
 
-def doubling(depth, operator="Relu"):
+def doubling(depth):
     """A chain of functions, each of which calls the previous one twice."""
     text_of = """<domain: "my", opset_import: ["" : 17, "my" : 1]> f%d (a) => (c) { t = %s (a) c = %s (t) }"""
-    bodies = [text_of % (0, operator, operator)]
+    bodies = [text_of % (0, "Relu", "Relu")]
     bodies += [text_of % (i, f"my.f{i - 1}", f"my.f{i - 1}") for i in range(1, depth + 1)]
     return text.unchecked(GRAPH % f"m = MatMul (x, w) y = my.f{depth} (m)" + "".join(bodies))
 

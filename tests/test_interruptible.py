@@ -56,9 +56,9 @@ def saved(folder, graph):
     return folder / "model.onnx"
 
 
-def stopped(folder, number, *arguments, seconds=1.0):
+def stopped(folder, number, *arguments):
     """The exit code and standard error of a run that gets a signal when a model has run for a moment."""
-    code = STOPPED.format(number=int(number), seconds=seconds)
+    code = STOPPED.format(number=int(number))
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
@@ -85,7 +85,7 @@ from amp_rewrite.__main__ import main
 
 def told(work, stop, call=interruptible.call):
     interruptible.call = call
-    threading.Timer({seconds}, os.kill, (os.getpid(), {number})).start()
+    threading.Timer(1, os.kill, (os.getpid(), {number})).start()
     return call(work, stop)
 
 interruptible.call = told

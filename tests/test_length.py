@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import Options, analyze, rewrite
+from amp_rewrite import rewrite
 from amp_rewrite.model import loading
 from amp_rewrite.running.inputs.synthetic import Synthesis
 from tests import text
@@ -78,30 +78,3 @@ def test_sizes_are_lengths_unless_they_are_batches_channels_or_sides(inputs, lon
     """Nor is an input lengthened beyond some millions of elements."""
     model = text.unchecked(f"g ({inputs}) => (float z) {{ z = Constant <value = float {{1.0}}> () }}")
     assert Synthesis(loading.load(model).model, {}).lengthened(32) == longer
-
-
-@pytest.mark.parametrize(
-    ("product", "says"),
-    [
-        ("MatMul (r, s)", True),
-        ("MatMul (o, s)", True),
-        ('Einsum <equation = "ts,td->sd"> (s, s)', True),
-        ("MatMul (q, s)", False),
-        ("MatMul (o, latents)", False),
-        ("MatMul (s, w)", False),
-    ],
-    ids=["a mask", "bounded values", "an Einsum", "attention weights", "unbounded", "a layer"],
-)
-def test_a_sum_of_bounded_terms_over_an_open_size_is_a_warning(product, says):
-    """It may overflow; attention weights sum to 1, and where the size is given, it is known."""
-    model = text.unchecked(
-        f"""g (int64[1,t] mask, float[t,8] latents) => (float[a,b] y) <float[8,8] w> {{
-        r = Cast <to = 1> (mask) s = Sigmoid (latents) o = Transpose <perm = [1, 0]> (s)
-        q = Softmax <axis = 1> (o) k = {product} y = MatMul (k, w) }}"""
-    )
-    warnings = [each for each in analyze(model).report().warnings if "may overflow float16" in each]
-    assert bool(warnings) == says
-    assert all("adds up t, which is open: from 65,504 on" in each for each in warnings)
-    given = analyze(model, Options(dims={"t": 64})).report().warnings
-    given += analyze(model, Options(half="bfloat16")).report().warnings  # from 1e38 on
-    assert not any("may overflow" in each for each in given)

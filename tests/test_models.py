@@ -13,10 +13,10 @@ from amp_rewrite.policy.options import IOTypes, Level, Options
 from amp_rewrite.running.blame import blame
 from amp_rewrite.running.sessions import Device
 from tests import real_models
+from tests.commands import every
 from tests.conformance import judging
 from tests.real_models import INDEX, MODELS
 from tests.repairs import OnSamples, repaired
-from tests.sampling import every
 from tests.sessions import Runtime
 
 if not INDEX:

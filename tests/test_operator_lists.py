@@ -1,7 +1,6 @@
 import re
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -12,7 +11,6 @@ from amp_rewrite.onnx_types import schema
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.policy.evidence import Authority, Evidence, Reason
 from amp_rewrite.policy.operator_lists import Kind
-from amp_rewrite.policy.yaml_fields import LARGEST
 from tests import commands
 
 LONGEST_REASON = 90  # one line of `explain`
@@ -183,68 +181,6 @@ def test_an_extending_list_says_what_differs(tmp_path: Path) -> None:
     assert found.find("", "Pow") == base.find("", "Pow")
     assert found.entries.keys() == base.entries.keys()
     assert base.entries["", "Exp"].kind is Kind.DENY
-
-
-BOMB = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghijkl"))
-"""Aliases of aliases: ten to the eleventh values in 400 bytes."""
-
-WRONG = r"""
-allow:\n  MatMul: fast: very       | :2: is not YAML: mapping values are not allowed here; put a text that
-\na: &a [*a]                       | :2: has an anchor or an alias (&name, *name); write every
-? &a [x]\n: y\n? *a\n: z           | :1: has an anchor or an alias
-allow:\n  MatMul: *secret          | :2: has an anchor or an alias
-name: x\ndeny: \x1b                | :2: is not YAML: a control character
-? {a: b}\n: c                      | :1: a key is not text
-# what is no mapping of lists
-\n- MatMul                         | :2: the top level is not a mapping; it can be name,
-alow:\n  MatMul: x                 | :1: unknown key alow; did you mean allow?
-precision: x                       | :1: an unknown key; it can be name,
-allow:\n  12: x                    | :2: there is no operator 12
-\nname: [x]                        | :2: the name is not text
-deny:\n  - Exp                     | :1: the list deny is not a mapping; write each operator as MatMul:
-# entries
-deny:\n\n  Exp:                    | :3: Exp gives no reason; write Exp: the reason
-deny:\n  Exp: ' '                  | :2: Exp gives no reason
-deny:\n  Exp: [a]                  | :2: Exp gives no reason
-infer:\n  Add: {follow: true}      | :2: Add gives no reason
-infer:\n  Add:\n    reason: x\n    folow: true | :4: unknown key folow; did you mean follow?
-infer:\n  Add: {reason: x, follow: maybe} | :2: follow is not a truth value; write true or false
-allow:\n  MatMul: {reason: x, follow: true} | :2: MatMul is on allow and says follow; only operators on infer
-infer:\n  Add: x\n  Mul: y\n  Add: z | :4: the same key as on line 2; keep one of them
-deny:\n  Exp: x\ndeny:\n  Pow: y   | :3: the same key as on line 1
-deny:\n  Exp: x\nallow:\n  Exp: y  | :4: Exp is on two lists: deny on line 2 and allow here; keep one of
-deny:\n  Exp: x\n  ai.onnx:Exp: y  | :3: ai.onnx:Exp is on two lists: deny on line 2 and deny here; keep
-# operators
-allow:\n  MatMull: x               | :2: there is no operator MatMull; did you mean MatMul?
-allow:\n  matmul: x                | :2: there is no operator matmul; did you mean MatMul?
-allow:\n  com.microsoft:FusedMatmul: x | no operator com.microsoft:FusedMatmul; did you mean
-allow:\n  FusedMatMul: x           | no operator FusedMatMul; did you mean com.microsoft:FusedMatMul?
-allow:\n  Zzyzx: x                 | no operator Zzyzx; operators are case-sensitive
-allow:\n  ':MatMul': x             | operator :MatMul; write it as MatMul, or as domain
-\nextends: defualt                 | :2: there is no list defualt to extend; did you mean default?; anything
-extends: mine.yaml                 | :1: the list extends itself: mine.yaml -> mine.yaml
-half: bfloat                       | :1: bfloat is not a half type; did you mean bfloat16?
-"""
-"""The text of a file, and what is said of it."""
-LONG = [
-    ("", "mine.yaml:1: the top level is not a mapping; it can be name, description,"),
-    ("[" * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
-    ("? " * 50_000, "mine.yaml: is nested too deeply; it can be name,"),
-    (f"a: &a [x]\n{BOMB}", "mine.yaml:1: has an anchor or an alias (&name, *name); write every"),
-    ("#" * (LARGEST + 1), "mine.yaml: is larger than 262,144 bytes; give a smaller file"),
-    (f"? {'k' * 200_000}\n: c\n", "mine.yaml:1: an unknown key; it can be name,"),
-]
-ROWS = [row.rpartition(" | ") for row in WRONG.strip().splitlines() if " | " in row]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [*((text.rstrip().encode().decode("unicode_escape"), said.strip()) for text, _, said in ROWS), *LONG],
-    ids=range(len(ROWS) + len(LONG)),
-)
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    """Whatever is wrong in a file is one line with the file, the line, and what would help."""
-    assert message in _refusal(_written(tmp_path, text))
 
 
 FILES = [

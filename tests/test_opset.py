@@ -1,24 +1,11 @@
-"""`--opset N`: what is said of it, and real models; `opset.cases` has the rest."""
+"""`--opset N` of real models; `opset.cases` has the rest."""
 
 import onnx
 import pytest
 
 from amp_rewrite import Options, rewrite
-from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.errors import ModelError
-from amp_rewrite.preparing.form_changes import FormChange, FormChangeKind
-from tests import real_models, text
-
-
-@pytest.mark.parametrize(("old", "new"), [(13, 22), (17, 17)])
-def test_a_change_is_reported_and_licensed(old, new):
-    """What is at that opset already has no such change."""
-    source = "g (float[4,8] x) => (float[4,8] y) <float[8,8] w> { y = MatMul (x, w) }"
-    model = text.unchecked(f'<ir_version: 8, opset_import: ["" : {old}]> {source}')
-    report = rewrite(model, Options(opset=new)).report
-    change = FormChange(FormChangeKind.OPSET_SET, before=old, after=new)
-    assert report.form_changes == ((change,) if old != new else ())
-    assert (Licence.OPSET in report.certificate.licences) == (old != new)
+from tests import real_models
 
 
 @pytest.mark.slow

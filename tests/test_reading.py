@@ -11,8 +11,8 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.files import reading
+from tests.commands import refusal
 from tests.model_files import saved
-from tests.refusals import refusal
 
 __all__ = ["saved"]
 

@@ -17,8 +17,7 @@ import onnx
 import pytest
 
 from tests import text
-from tests.commands import failure
-from tests.sampling import every
+from tests.commands import every, failure
 
 ROOT = Path(__file__).parents[1]
 MEBIBYTE = 1 << 20

@@ -14,7 +14,7 @@ import amp_rewrite
 from amp_rewrite import Options, Pins, demo
 from amp_rewrite.policy import operator_lists as lists
 from tests import text
-from tests.refusals import refusal
+from tests.commands import refusal
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -18,8 +18,8 @@ from amp_rewrite.errors import OutputError
 from amp_rewrite.files import staging
 from amp_rewrite.files.beside import Beside, ExternalData
 from tests import text
+from tests.commands import refusal
 from tests.model_files import BESIDE, content, names, saved, weight
-from tests.refusals import refusal
 
 __all__ = ["saved"]
 

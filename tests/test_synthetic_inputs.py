@@ -14,7 +14,7 @@ from onnx.parser import parse_model
 
 from amp_rewrite.errors import FeedError
 from tests import case_files
-from tests.sampling import every
+from tests.commands import every
 from tests.sessions import Runtime
 from tests.text import model, unchecked
 

@@ -11,7 +11,7 @@ from amp_rewrite import emulate, pipeline, training
 from amp_rewrite.policy.evidence import Reason
 from amp_rewrite.training import DynamicLossScale, FixedLossScale, Pair, TrainSpec, steps
 from tests import train_steps
-from tests.sampling import every
+from tests.commands import every
 from tests.train_steps import MOVES, NAMES, NEW, STATE, batches, real, source, start, step, train
 
 CLIPPED = """

@@ -10,7 +10,6 @@ from amp_rewrite import analyze, rewrite
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.bounds import bounding
 from amp_rewrite.bounds.unit_ranges import Knowledge
-from amp_rewrite.errors import OptionError
 from amp_rewrite.options import Options
 from tests.commands import run
 from tests.text import model
@@ -85,19 +84,3 @@ def test_nothing_is_bounded_that_nobody_asked_for():
     asked = rewrite(model(TWO), on_plan=lambda analysis: analysis.ranges())
     assert asked.report.ranges is not None
     assert rewrite(model(TWO), Options(ranges={"x": (0, 1)})).report.ranges is not None
-
-
-@pytest.mark.parametrize(
-    "given", [{"x": 1}, {"x": (1, 0)}, {"x": (math.nan, 0)}, {1: (0, 1)}, {"x": "01"}, 3]
-)
-def test_a_wrong_field_is_refused(given):
-    """The error names the field."""
-    with pytest.raises(OptionError, match=r"Options\.ranges"):
-        Options(ranges=given)
-
-
-def test_a_range_of_text_is_refused():
-    """Only numbers have one."""
-    made = model("g (string[1] s, float[4] x) => (float[4] y) { y = Relu (x) }")
-    with pytest.raises(OptionError, match="does not hold numbers"):
-        analyze(made, Options(ranges={"s": (0, 1)}))

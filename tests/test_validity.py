@@ -6,10 +6,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from amp_rewrite.policy.options import Level, Options
-from tests import odd_models, text
+from tests import case_files, text
+from tests.commands import every
 from tests.conformance.cases import Case
 from tests.conformance.judging import Outcome, complaint, judge
-from tests.sampling import every
 
 pytest.importorskip("onnxruntime")
 FINE = {Outcome.GOOD, Outcome.UNCHANGED, Outcome.UNRUN, Outcome.IDLE}
@@ -18,6 +18,8 @@ ASKED = {
     "forced": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL),
     "kept functions": Options(check=False, metadata=False, level=Level.UNSAFE_FORCE_ALL, keep_functions=True),
 }
+
+ODD = case_files.odd_models()
 
 
 def fed(kind):
@@ -40,10 +42,7 @@ def judged(proto, asked, runtime):
 
 
 EVERY = [
-    (name, asked)
-    for name in odd_models.TEXTS
-    for asked in ASKED
-    if "kept" not in asked or name.startswith("Functions")
+    (name, asked) for name in ODD for asked in ASKED if "kept" not in asked or name.startswith("Functions")
 ]
 
 
@@ -51,7 +50,7 @@ EVERY = [
 def test_what_onnx_can_say(case, runtime):
     """Valid, stable, loaded with the same borders, and close."""
     name, asked = case
-    found = judged(text.model(odd_models.TEXTS[name]), ASKED[asked], runtime)
+    found = judged(text.model(ODD[name]), ASKED[asked], runtime)
     assert found.outcome in FINE, found
 
 

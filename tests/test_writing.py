@@ -12,8 +12,8 @@ from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.model import output_paths, writing
 from amp_rewrite.policy.options import Options
 from tests import text
+from tests.commands import refusal
 from tests.model_files import content, external, model, names, saved, weight
-from tests.refusals import refusal
 
 __all__ = ["external", "model", "saved"]
 

@@ -64,9 +64,9 @@ def rewritten(proto: onnx.ModelProto, options: Options | None = None) -> Result:
     return result
 
 
-def kept(text: str, options: Options | None = None, *, weights: Weights | None = None) -> dict[str, str]:
+def kept(text: str, options: Options | None = None) -> dict[str, str]:
     """Why an analysis keeps nodes in float32: the reasons, by the name of the node's first output."""
-    analysis = analyze(model(text, weights), options)
+    analysis = analyze(model(text), options)
     entries = analysis.painting.entries
     return {
         str(unit.node.outputs[0].name): in_words(entries[unit.index].evidence)
@@ -75,9 +75,9 @@ def kept(text: str, options: Options | None = None, *, weights: Weights | None =
     }
 
 
-def in_half(text: str, options: Options | None = None, *, weights: Weights | None = None) -> set[str]:
+def in_half(text: str) -> set[str]:
     """The nodes that have a unit in half, by the name of their first output."""
-    analysis = analyze(model(text, weights), options)
+    analysis = analyze(model(text))
     halves = (u for u in analysis.graph.units if analysis.painting.is_half(u.index))
     return {str(unit.node.outputs[0].name) for unit in halves}
 

@@ -81,9 +81,9 @@ def start(model: onnx.ModelProto, seed: int = 3) -> dict[str, NDArray[np.generic
     return found
 
 
-def batches(model: onnx.ModelProto, count: int, classes: int = 10, seed: int = 5) -> list[Tensors]:
+def batches(model: onnx.ModelProto, count: int) -> list[Tensors]:
     """The same normal numbers and labels for every version of a step."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(5)
     found: list[Tensors] = []
     kinds = {value.name: value.type.tensor_type for value in model.graph.input}
     for _ in range(count):
@@ -91,7 +91,7 @@ def batches(model: onnx.ModelProto, count: int, classes: int = 10, seed: int = 5
         for name in ("x", "y"):
             shape = [dim.dim_value for dim in kinds[name].shape.dim]
             made[name] = (
-                rng.integers(0, classes, shape)
+                rng.integers(0, 10, shape)
                 if kinds[name].elem_type == onnx.TensorProto.INT64
                 else rng.standard_normal(shape).astype(np.float32)
             )

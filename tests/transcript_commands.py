@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import onnx_ir as ir
 from click.testing import CliRunner
 
 import amp_rewrite
-from amp_rewrite import demo, testing
+from amp_rewrite import demo, testing, training
 from amp_rewrite.cli import main
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.errors import AmpRewriteError
@@ -57,6 +57,8 @@ CALLS = {
     "ir": ir,
     "operator_lists": operator_lists,
     "plan_files": plan_files,
+    "replace": replace,
+    "training": training,
 }
 """What calls may name besides: the public names, and what they take."""
 
