@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from amp_rewrite import analyze
 from amp_rewrite.colouring.painting import Colour, Paint, Painting, Rule
 from amp_rewrite.colouring.rules import paint, reach
 from amp_rewrite.policy.evidence import Authority
 from amp_rewrite.policy.options import Level
-from tests import commands, graphs
+from tests import commands, graphs, text
 from tests.graphs import chain, entries, entry, graph
 
 LONG = 5_000
@@ -282,3 +283,17 @@ def test_what_is_long_or_large_is_painted_to_its_end() -> None:
     assert graphs.why(painting, LONG - 1) == tuple(reversed(range(LONG)))
     tied = tuple(map(entry, ["FIXED", *["ALLOW"] * (LONG - 1)]))
     assert set(graphs.colours(paint(graph(LONG, [], [range(LONG)]), tied)).split()) == {"FULL"}
+
+
+def test_a_lead_says_whom_it_leads_to():
+    """The chain of causes goes on to the product."""
+    found = analyze(
+        text.model(
+            """g (int64[2] ids) => (float[2,4] y) <float[9,4] table, float[4] b, float[4] s, float[4,4] w> {
+            a = Gather (table, ids) c = Add (a, b) n = LayerNormalization (c, s) y = MatMul (n, w) }"""
+        )
+    )
+    names = [unit.node.op_type for unit in found.graph.units]
+    unit = names.index("Add")
+    assert found.painting.paints[unit].rule is Rule.LEAD
+    assert [names[cause] for cause in found.decisions().why(unit)] == ["Add", "LayerNormalization", "MatMul"]

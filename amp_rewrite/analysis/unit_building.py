@@ -237,9 +237,8 @@ class _PortGroup(NamedTuple):
     typed: tuple[int, ...]
 
 
-class _Layout(NamedTuple):
-    groups: tuple[_PortGroup, ...]
-    joined: tuple[frozenset[str], ...]
+_Layout = tuple[tuple[_PortGroup, ...], tuple[frozenset[str], ...]]
+"""The groups of an operator, and the sets of variables that the target's kernels treat as one."""
 
 
 class _PortGroups:
@@ -284,7 +283,7 @@ class _PortGroups:
     def _find_layout(self, domain: str, operator: str, inputs: int, outputs: int) -> _Layout:
         layout = schema.layout(domain, operator, self._version(domain), inputs, outputs)
         if layout is None:
-            return _Layout(_opaque(inputs, outputs), ())
+            return _opaque(inputs, outputs), ()
         is_container = operator in element_types.CONTAINERS and not domain
         groups = tuple(
             _PortGroup(
@@ -297,10 +296,8 @@ class _PortGroups:
             )
             for group in layout
         )
-        return _Layout(groups, tuple(self._joined(domain, operator)))
-
-    def _joined(self, domain: str, operator: str) -> Iterable[frozenset[str]]:
-        return self._target.joined(domain, operator, self._support(domain, operator), self._half)
+        joined = self._target.joined(domain, operator, self._support(domain, operator), self._half)
+        return groups, tuple(joined)
 
     def _find_support(self, domain: str, operator: str) -> Support | None:
         """Return the target's kernels for an operator; None if its schema alone counts."""

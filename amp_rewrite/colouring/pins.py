@@ -175,13 +175,11 @@ def _claims(graph: UnitGraph, pins: Pins, *fields: str) -> Mapping[str, Sequence
     unmatched: list[tuple[str, str]] = []
     names_by_field = {field: names_in(nodes, field) for field in fields}
     for by, pattern in ((field, pattern) for field in fields for pattern in getattr(pins, field)):
-        matches = matching(names_by_field[by], pattern, by)
-        on_units = {  # of several nodes that match, the innermost is last
-            unit.index: Claim(by, pattern, node, depth)
-            for unit in graph.units
-            for depth, node in enumerate(nested[unit.node])
-            if node in matches
-        }
+        matches, on_units = matching(names_by_field[by], pattern, by), dict[int, Claim]()
+        for unit in graph.units:
+            for depth, node in enumerate(nested[unit.node]):
+                if node in matches:
+                    on_units[unit.index] = Claim(by, pattern, node, depth)
         claims[by].append(on_units)
         if not on_units:
             unmatched.append((by, pattern))
