@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto, TypeProto
 
-from amp_rewrite.certificate import exchanges, numbering, rescaling, stored_tensors, value_kinds
+from amp_rewrite.certificate import exchanges, numbering, rescaling, value_kinds
 from amp_rewrite.certificate.certificate import Certificate, DifferentError, Licence, Place
 from amp_rewrite.certificate.folding import Folded
 from amp_rewrite.certificate.node_comparison import (
@@ -31,7 +31,6 @@ from amp_rewrite.certificate.numbered import (
 from amp_rewrite.certificate.numbering import canonical_domain, functions_of, inlined_size
 from amp_rewrite.certificate.proof import Pair, Proof
 from amp_rewrite.certificate.shapes import Declared, declared_shapes, refuse_other_shapes, sizes_of
-from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.tensors import Folder, Source, read_model
 from amp_rewrite.certificate.value_kinds import FLOAT, Kind
 from amp_rewrite.errors import EXPORT_AGAIN, ModelError, OptionError
@@ -182,7 +181,7 @@ class Proving(Proof):
 
     def _uses(self) -> dict[Licence, int]:
         self.uses[Licence.INLINED] = max(self.original.calls - self.rewritten.calls, 0)
-        return self.used()
+        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
 
     def _step(self, left: int, right: int, output: str) -> None:
         pair, visits = (left, right), self._seen
@@ -303,7 +302,7 @@ class Proving(Proof):
         rank = self.ranks.of(a.inputs[1 - port]) or self.ranks_after.of(b.inputs[1 - port])
         if rank is None or rank < len(other.dims):
             raise DifferentError("a stored factor has more axes than the other", (left, right, ""))
-        self.count(stored_tensors.compare(*self.tensors_of(left, right), rank=True), (left, right))
+        self.count(self.compare(one, other, rank=True), (left, right))
         self.uses[Licence.RANK] += 1
         return True
 
@@ -332,8 +331,9 @@ class Proving(Proof):
 
     def _stored(self, left: int, right: int, output: str) -> None:
         """Compare a constant of the result."""
-        if left in self.original.stored:
-            self.count(stored_tensors.compare(*self.tensors_of(left, right)), (left, right))
+        stored = self.original.stored
+        if left in stored:
+            self.count(self.compare(stored[left], self.rewritten.stored[right]), (left, right))
         else:
             self._folded.add(left, right, output)
 
@@ -366,12 +366,13 @@ def compare_borders(proof: Proof) -> Sequence[Pair]:
     if "" in _domains(a) - _domains(b):
         raise DifferentError("the result does not say of which version its operators are")
     kinds = {name: a.kinds[number] for name, number in a.outputs}
-    for what, borders in (("inputs", _inputs), ("outputs", _outputs)):
-        names = [[_text(info.name) for info in borders(model)] for model in (a, b)]
+    outputs = a.proto.graph.output, b.proto.graph.output
+    for what, borders in (("inputs", (_inputs(a), _inputs(b))), ("outputs", outputs)):
+        names = [[_text(info.name) for info in infos] for infos in borders]
         if names[0] != names[1]:
             before, after = (", ".join(f"'{name}'" for name in side) or "(none)" for side in names)
             raise DifferentError(f"the {what} were {before}, and are {after}")
-        for one, other in zip(borders(a), borders(b), strict=True):
+        for one, other in zip(*borders, strict=True):
             if _is_believed(kinds, one) and _interface(one.type) != _interface(other.type):
                 raise DifferentError(f"'{_text(one.name)}' of the {what} has another type or shape")
             proof.uses[Licence.IO_TYPES] += _element(one) != _element(other)
@@ -386,7 +387,7 @@ def _compare_defaults(proof: Proof) -> None:
         if (one is None) != (two is None):
             raise DifferentError(f"the input '{_text(name)}' has a default value in one of them")
         if one is not None:
-            comparison = stored_tensors.compare(Held(one, a.folder), Held(two, b.folder))
+            comparison = proof.compare(one, two)
             if comparison.problem:
                 raise DifferentError(f"the default value of the input '{_text(name)}' differs")
             proof.count(comparison, None)
@@ -411,11 +412,6 @@ def _is_believed(outputs: Mapping[str, Kind], info: Any) -> bool:
 
 def _inputs(model: Numbered) -> Sequence[Any]:
     return [info for info in model.proto.graph.input if info.name in model.inputs]
-
-
-def _outputs(model: Numbered) -> Sequence[Any]:
-    names = {name for name, _ in model.outputs}
-    return [info for info in model.proto.graph.output if info.name in names]
 
 
 def _text(name: str | bytes) -> str:

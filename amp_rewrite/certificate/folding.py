@@ -20,12 +20,11 @@ from onnx import (
     numpy_helper,
 )
 
-from amp_rewrite.certificate import stored_tensors, tensors, value_kinds
+from amp_rewrite.certificate import tensors, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.element_checks import Array
 from amp_rewrite.certificate.numbered import MISSING, Node, attributes_of, without_graphs
 from amp_rewrite.certificate.proof import Proof
-from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import BIT_CAST, find_signature
 from amp_rewrite.operators.catalogue import find
 from amp_rewrite.operators.record import Role, Trait
@@ -123,8 +122,8 @@ class Folded:
         except DifferentError as error:
             return dict.fromkeys(pairs, error)
         for left, right, output in pairs:
-            constant = Held(self._proof.rewritten.stored[right], self._proof.rewritten.folder)
-            comparison = stored_tensors.compare(Held(numpy_helper.from_array(arrays[left]), None), constant)
+            stored = self._proof.rewritten.stored[right]
+            comparison = self._proof.compare(numpy_helper.from_array(arrays[left]), stored)
             if comparison.problem:
                 place = (left, right, output)
                 differences[place] = DifferentError(f"computed anew, {comparison.problem}", place)

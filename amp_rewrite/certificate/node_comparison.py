@@ -9,7 +9,7 @@ from typing import Any
 from onnx import AttributeProto, TensorProto, defs, helper
 from onnx.defs import OpSchema
 
-from amp_rewrite.certificate import rescaling, stored_tensors, value_kinds
+from amp_rewrite.certificate import rescaling, value_kinds
 from amp_rewrite.certificate.certificate import DifferentError, Licence
 from amp_rewrite.certificate.numbered import (
     MISSING,
@@ -20,7 +20,6 @@ from amp_rewrite.certificate.numbered import (
     without_graphs,
 )
 from amp_rewrite.certificate.proof import Pair, Proof
-from amp_rewrite.certificate.stored_tensors import Held
 from amp_rewrite.certificate.value_kinds import find_schema
 from amp_rewrite.operators import catalogue
 from amp_rewrite.operators.versions import CHANGES, NEUTRAL, Spared, Unless
@@ -106,9 +105,7 @@ def _same_tensor(
 ) -> bool:
     if a.operator != FILL or name != "value":
         return _exact(proof, one.t, other.t)
-    comparison = stored_tensors.compare(
-        Held(one.t, proof.original.folder), Held(other.t, proof.rewritten.folder)
-    )
+    comparison = proof.compare(one.t, other.t)
     if not comparison.problem:
         proof.count(comparison, (a.first, b.first))
         proof.uses[Licence.TYPED] += one.t.data_type != other.t.data_type
@@ -117,7 +114,7 @@ def _same_tensor(
 
 def _exact(proof: Proof, one: Any, other: Any) -> bool:
     """Return whether two tensors are equal without any licence."""
-    comparison = stored_tensors.compare(Held(one, proof.original.folder), Held(other, proof.rewritten.folder))
+    comparison = proof.compare(one, other)
     changes = comparison.problem, comparison.exponent, comparison.uses.total()
     return one.data_type == other.data_type and not any(changes)
 

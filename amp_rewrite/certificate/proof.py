@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Set
+from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from amp_rewrite.certificate import rescaling, stored_tensors
 from amp_rewrite.certificate.certificate import DifferentError, Licence
@@ -54,14 +55,10 @@ class Proof:
         before, after = self.types.of(left), self.types_after.of(right)
         return abs(before) == after if after else before <= 0
 
-    def tensors_of(self, left: int, right: int) -> tuple[Held, Held]:
-        """Return the constants of a pair."""
-        a, b = self.original, self.rewritten
-        return Held(a.stored[left], a.folder), Held(b.stored[right], b.folder)
-
-    def used(self) -> dict[Licence, int]:
-        """Return the licences used, with their numbers of uses."""
-        return {licence: self.uses[licence] for licence in Licence if self.uses[licence]}
+    def compare(self, one: Any, other: Any, *, rank: bool = False) -> TensorComparison:
+        """Return the comparison of a tensor of the original, or one in memory, with one of the result."""
+        held = Held(one, self.original.folder), Held(other, self.rewritten.folder)
+        return stored_tensors.compare(*held, rank=rank)
 
     def count(self, comparison: TensorComparison, at: Pair | None) -> None:
         """Count the licences that the comparison of a pair used. Raises DifferentError if the comparison
@@ -80,10 +77,12 @@ class Proof:
             self.to_half(comparison.half, at)
         if comparison.clamps is not None:
             self._count_clamps(comparison.clamps, left, place)
-        self._count_lifts(comparison, right, place)
+        if uses or comparison.least is not None:
+            self._count_lifts(comparison, right, place)
         if at is not None:
             rescaling.record(self.changes.tensors, right, comparison.exponent, place)
-        self.uses.update(uses)
+        if uses:
+            self.uses.update(uses)
 
     def _count_clamps(self, clamps: Clamps, left: int, place: tuple[int, int, str] | None) -> None:
         """Raise DifferentError for clamped numbers that are no mask, or of another fill than others."""
@@ -100,10 +99,9 @@ class Proof:
         for numbers lifted where that is no rounding.
         """
         is_lifted = comparison.uses[Licence.LIFTED]
-        if not is_lifted and comparison.least is None:
-            return
         element = _FLOAT if comparison.uses[Licence.RESTORED] else _FLOAT16
-        is_rounding = right != MISSING and self._lifts.are_roundings(right, element)
+        may_be_rounding = right != MISSING and (is_lifted or comparison.least is not None)
+        is_rounding = may_be_rounding and self._lifts.are_roundings(right, element)
         if is_lifted and not is_rounding:
             raise DifferentError("it is lifted, and more than an addend or a bound in half", place)
         if is_rounding and comparison.least is not None:
@@ -137,8 +135,7 @@ class Proof:
             raise DifferentError("a number is not stored")
         if np.isnan(expected).any():
             raise DifferentError("a number is NaN, which operators treat differently")
-        comparison = stored_tensors.compare_array(expected, Held(tensor, self.rewritten.folder))
-        self.count(comparison, (MISSING, number))
+        self.count(self.compare(numpy_helper.from_array(expected), tensor), (MISSING, number))
 
 
 # ---- lifted numbers
@@ -259,8 +256,9 @@ class Masks:
     def _is_largest(self, node: Node, port: int) -> bool:
         """Return whether an input is the maximum of another, which a softmax subtracts."""
         maker = self._model.makers[node.inputs[port]]
-        is_maximum = maker is not None and maker.operator == ("", "ReduceMax")
-        return node.operator == ("", "Sub") and port == 1 and is_maximum and maker.inputs[0] == node.inputs[0]
+        if maker is None or maker.operator != ("", "ReduceMax") or node.operator != ("", "Sub"):
+            return False
+        return port == 1 and maker.inputs[0] == node.inputs[0]
 
     def _scales(self, number: int) -> tuple[int, float, float] | None:
         """Return the sign, the least and the largest size of a constant near 1 in magnitude; None for any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -129,11 +129,6 @@ def whole(tensor: TensorProto, folder: Folder | None) -> Array:
         return elements(tensor, folder).reshape(dims(tensor))
     except ValueError as error:  # the sizes besides a 0 are too large
         raise _damage_error(tensor, "has sizes that are too large") from error
-
-
-def texts(tensor: TensorProto) -> Sequence[bytes]:
-    """Return the elements of a string tensor."""
-    return tuple(tensor.string_data)
 
 
 def _dtype(tensor: TensorProto) -> np.dtype[Any]:

@@ -149,7 +149,7 @@ def _require(*words: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Decisions:
+class DecisionRequest:
     """The decisions of the flags; `decided` is true if any of them was written.
 
     `seen` holds the ranges observed earlier; None without any. `samples` are those to observe, `skipped` the
@@ -175,7 +175,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class DecisionFlags(Record, title="What becomes half", argument="asked"):
-    """The flags of a command that decides; the command gets `Decisions`."""
+    """The flags of a command that decides; the command gets `DecisionRequest`."""
 
     lacks: ClassVar[frozenset[str]] = frozenset(("external_data", "require"))
     """The flags below that the command does not have."""
@@ -313,7 +313,7 @@ class DecisionFlags(Record, title="What becomes half", argument="asked"):
         """Return the decisions; raises OptionError for flags that contradict each other."""
         return cls(**values)._decisions()
 
-    def _decisions(self) -> Decisions:
+    def _decisions(self) -> DecisionRequest:
         samples = tuple(path for path in self.calibrate if not holds_ranges(path))
         ranges = tuple(path for path in self.calibrate if holds_ranges(path))
         if samples and not self.takes_samples:
@@ -329,7 +329,7 @@ class DecisionFlags(Record, title="What becomes half", argument="asked"):
             for word, step in (_OF_RESULT if replay else _OF_RESULT | _DECIDING).items()
         }
         of_result |= {"external_data": external_data(self.external_data)}
-        return Decisions(
+        return DecisionRequest(
             options=replay.over(Options(**of_result)) if replay else self._options(**of_result),
             replay=replay,
             decided=is_decided or not _DECIDING.keys().isdisjoint(self.skip),
@@ -484,7 +484,7 @@ def options_of(flags: str) -> Options:
     """
 
     @command(SizeFlags, DecisionFlags)
-    def read(data: Data, asked: Decisions) -> Options:
+    def read(data: Data, asked: DecisionRequest) -> Options:
         return replace(asked.options, dims=data.dims)
 
     return read.main(shlex.split(flags), standalone_mode=False)

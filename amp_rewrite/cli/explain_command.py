@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.decisions import DecisionFlags, Decisions
+from amp_rewrite.cli.decisions import DecisionFlags, DecisionRequest
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag, given_flags
 from amp_rewrite.cli.html_page import PageMaker
@@ -222,7 +222,7 @@ def _print_rule(context: click.Context, _: click.Parameter, name: str | None) ->
     help="Explain a rule, such as absorption, and exit.",
 )
 def explain(
-    model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: Decisions, data: Data
+    model: Path, node: str | None, printing: ExplainFlags, files: PageFile, asked: DecisionRequest, data: Data
 ) -> None:
     """Say what keeps MODEL, or one NODE of it, in float32.
 
@@ -248,12 +248,12 @@ def explain(
     files.report({"model": str(model), "from": explanation.source.value, **answer})
 
 
-def _sized(model: Path, decisions: Decisions, data: Data) -> Decisions:
+def _sized(model: Path, decisions: DecisionRequest, data: Data) -> DecisionRequest:
     """Bind open dimensions to the given sizes."""
     return replace(decisions, options=replace(decisions.options, dims=feeds.given_sizes(model, data)))
 
 
-def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
+def _alone(model: Path, decisions: DecisionRequest, data: Data) -> DecisionRequest:
     """Return the flags beside a plan without its model; raise OptionError for any that would decide."""
     if decisions.decided or data.dims or data.paths:
         raise OptionError(
@@ -264,7 +264,7 @@ def _alone(model: Path, decisions: Decisions, data: Data) -> Decisions:
     return decisions
 
 
-def _explanation(model: Path, decisions: Decisions) -> Explanation:
+def _explanation(model: Path, decisions: DecisionRequest) -> Explanation:
     """Explain the decisions that the flags make if any is written, else those that the file carries."""
     if plan_files.is_plan(model):
         return explanations.of_plan(model)
@@ -273,7 +273,7 @@ def _explanation(model: Path, decisions: Decisions) -> Explanation:
     return explanations.of_model(model, decisions.options.dims.dims, lambda: decisions.analyze(model))
 
 
-def _decided_now(model: Path, decisions: Decisions, explanation: Explanation) -> Iterator[SummaryLine]:
+def _decided_now(model: Path, decisions: DecisionRequest, explanation: Explanation) -> Iterator[SummaryLine]:
     """Yield a note if the file carries no decisions, so that they come from a new analysis."""
     if explanation.source is DecisionSource.ANALYSIS:
         flags = "these flags" if decisions.decided else "the defaults"

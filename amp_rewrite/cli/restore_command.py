@@ -26,6 +26,7 @@ from amp_rewrite.reporting import terminal
 from amp_rewrite.rewriting.restore import Restored
 from amp_rewrite.rewriting.restore import restore as restored
 from amp_rewrite.running import verdict_text
+from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.inputs.feeds import Data
 from amp_rewrite.running.verdict import Verdict
 from amp_rewrite.text import plural
@@ -68,6 +69,8 @@ def restore(
     judging.refuse_missing()
     data, io = replace(data, steps=judging.steps), restoring.io
     stored = external_data(restoring.external_data)
+    if data.is_given and not restoring.skip:
+        next(feeds.feeds(model, data), None)  # refuses what does not fit before there is a result
     with shown_progress(quiet=printing.quiet) as progress:
         tell(progress, "restore")
         restoration = restored(model, output=files.output, io=io, external_data=stored, force=files.force)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from amp_rewrite.cli.decisions import Decisions, RewriteDecisions
+from amp_rewrite.cli.decisions import DecisionRequest, RewriteDecisions
 from amp_rewrite.cli.flags import command
 from amp_rewrite.cli.many_models import ManyModelsCommand, models_argument
 from amp_rewrite.cli.output_files import RewriteFiles
@@ -29,7 +29,7 @@ from amp_rewrite.tuning.comparing import Judging
 def rewrite(
     model: Path,
     files: RewriteFiles,
-    asked: Decisions,
+    asked: DecisionRequest,
     data: Data,
     judging: Judging,
     limit: TimeLimit,

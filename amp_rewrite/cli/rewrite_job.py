@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from amp_rewrite.cli.decisions import ENGINE, REPAIR, VERIFY, Decisions
+from amp_rewrite.cli.decisions import ENGINE, REPAIR, VERIFY, DecisionRequest
 from amp_rewrite.cli.fields_as_flags import in_flags, in_flags_of
 from amp_rewrite.cli.output_files import ResultFlags
 from amp_rewrite.cli.progress import shown_progress
@@ -32,7 +32,7 @@ class RewriteJob(Conversion):
     """
 
     model: Path
-    asked: Decisions
+    asked: DecisionRequest
     files: ResultFlags
     printing: Printing
     engines: list[Placement] = field(default_factory=list[Placement])
@@ -67,7 +67,7 @@ class RewriteJob(Conversion):
 def job_of(
     model: Path,
     files: ResultFlags,
-    asked: Decisions,
+    asked: DecisionRequest,
     data: Data,
     judging: Judging,
     limit: TimeLimit,

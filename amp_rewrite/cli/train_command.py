@@ -12,7 +12,7 @@ import click
 
 from amp_rewrite import pipeline
 from amp_rewrite.cli import exit_codes, rewrite_output
-from amp_rewrite.cli.decisions import VERIFY, Decisions, TrainDecisions
+from amp_rewrite.cli.decisions import VERIFY, DecisionRequest, TrainDecisions
 from amp_rewrite.cli.fields_as_flags import in_flags
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.html_page import PageMaker
@@ -145,7 +145,7 @@ def train(
     files: TrainFiles,
     said: tuple[TrainSpec, str | None],
     scaling: ScaleFlags,
-    asked: Decisions,
+    asked: DecisionRequest,
     data: Data,
     limit: TimeLimit,
     printing: Quiet,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from amp_rewrite.cli.decisions import Decisions, TuneDecisions
+from amp_rewrite.cli.decisions import DecisionRequest, TuneDecisions
 from amp_rewrite.cli.flags import PATH, Record, command, flag
 from amp_rewrite.cli.output_files import TuneFiles, WritingCommand
 from amp_rewrite.cli.records import ComparisonFlags, Inputs, Limit, Printing, Workers, quantity
@@ -68,7 +68,7 @@ def tune(
     files: TuneFiles,
     tuning: Tuning,
     workers: Workers,
-    asked: Decisions,
+    asked: DecisionRequest,
     data: Data,
     judging: Judging,
     limit: TimeLimit,

@@ -71,8 +71,9 @@ def _of_other_half(lists: OpLists, half: Half) -> tuple[str, ...]:
 def _pinned(graph: UnitGraph, pins: Pins) -> Iterator[Matched]:
     nodes = naming.with_units(graph, dict(naming.around(graph.root))) if pins != Pins() else {}
     for field in dataclasses.fields(pins):
+        names = naming.names_in(nodes, field.name)
         for pattern in getattr(pins, field.name):
-            yield Matched(field.name, pattern, len(naming.matching(nodes, pattern, field.name)))
+            yield Matched(field.name, pattern, len(naming.matching(names, pattern, field.name)))
 
 
 def _list_matches(graph: UnitGraph, lists: OpLists) -> Iterator[Matched]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -43,20 +43,22 @@ def with_units(graph: UnitGraph, nested: Around) -> Mapping[ir.Node, None]:
     return {node: None for unit in graph.units for node in nested[unit.node]}
 
 
-def matching(nodes: Mapping[ir.Node, None], pattern: str, by: str) -> set[ir.Node]:
-    """Return the nodes that a pattern in the field `by` of Pins names, or those of an operator there.
+def matching(names: Mapping[ir.Node, str], pattern: str, by: str) -> set[ir.Node]:
+    """Return the nodes that a pattern in the field `by` of Pins names, or those of an operator there; `names`
+    are those of the nodes in that field.
 
     Raises OptionError for an invalid pattern.
     """
-    names = {node: _name(node, by) for node in nodes}
     is_plain = by == OPERATORS
     matches = pattern.__eq__ if is_plain else matcher(pattern, f"`Pins.{by}`", set(names.values()))
     return {node for node, name in names.items() if matches(name)}
 
 
-def _name(node: ir.Node, by: str) -> str:
-    """Return the name of a node that patterns in the field `by` of Pins match."""
-    return schema.written(node.domain, node.op_type) if by == OPERATORS else pinned_as(node)
+def names_in(nodes: Iterable[ir.Node], by: str) -> Mapping[ir.Node, str]:
+    """Return the names of nodes that patterns in the field `by` of Pins match."""
+    if by == OPERATORS:
+        return {node: schema.written(node.domain, node.op_type) for node in nodes}
+    return {node: pinned_as(node) for node in nodes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,33 +182,23 @@ def _claims(graph: UnitGraph, pins: Pins, *fields: str) -> Mapping[str, Sequence
     nodes = with_units(graph, nested)
     claims: dict[str, list[_Claims]] = {field: [] for field in fields}
     unmatched: list[tuple[str, str]] = []
+    names_by_field = {field: names_in(nodes, field) for field in fields}
     for by, pattern in ((field, pattern) for field in fields for pattern in getattr(pins, field)):
-        matches = matching(nodes, pattern, by)
-        if matches:
-            claims[by].append(dict(_on_units(graph, nested, pattern, matches)))
-        else:
+        matches, on_units = matching(names_by_field[by], pattern, by), dict[int, _Claim]()
+        for unit in graph.units:
+            for depth, node in enumerate(nested[unit.node]):
+                if node in matches:
+                    on_units[unit.index] = _Claim(pattern, node, depth)
+        claims[by].append(on_units)
+        if not on_units:
             unmatched.append((by, pattern))
     if unmatched:
         by, pattern = unmatched[0]
         suggest = _near if by == OPERATORS else _instead
         raise PinError(
-            f"{_listed(unmatched)} no node that computes in float32",
-            [pattern for _, pattern in unmatched],
-            remedy=suggest(pattern, sorted({_name(node, by) for node in nodes})),
+            f"{', '.join(f'`Pins.{field}` {each}' for field, each in unmatched)} "
+            f"match{'es' if len(unmatched) == 1 else ''} no node that computes in float32",
+            [each for _, each in unmatched],
+            remedy=suggest(pattern, sorted(set(names_by_field[by].values()))),
         )
     return claims
-
-
-def _on_units(
-    graph: UnitGraph, nested: Around, pattern: str, matches: Collection[ir.Node]
-) -> Iterator[tuple[int, _Claim]]:
-    """Yield the claims of a pattern, by unit: of the innermost node that matches, last."""
-    for unit in graph.units:
-        for depth, node in enumerate(nested[unit.node]):
-            if node in matches:
-                yield unit.index, _Claim(pattern, node, depth)
-
-
-def _listed(pins: Sequence[tuple[str, str]]) -> str:
-    patterns = ", ".join(f"`Pins.{by}` {pattern}" for by, pattern in pins)
-    return f"{patterns} {'match' if len(pins) > 1 else 'matches'}"

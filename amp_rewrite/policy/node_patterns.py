@@ -35,6 +35,9 @@ def matcher(pattern: str, field: str, names: Collection[str]) -> Callable[[str],
 
     Raises OptionError, which names the `field`, for a pattern that is neither a name nor valid.
     """
+    literal = re.sub(r"\\(\W)", r"\1", pattern)
+    if pattern == re.escape(literal):  # lists of names can be long: no expression is needed for these
+        return frozenset((pattern, literal)).__contains__
     quiet = re2.Options()
     quiet.log_errors = False  # they would go to standard error
     try:
