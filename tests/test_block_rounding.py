@@ -8,7 +8,7 @@ import pytest
 from amp_rewrite.certificate import element_checks
 from amp_rewrite.certificate.certificate import Licence
 from amp_rewrite.numerics import rounding
-from tests.test_half import HALVES
+from tests.test_rounding import HALVES
 
 LARGE = rounding.LARGE
 
