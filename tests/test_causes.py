@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from onnx.parser import parse_model
 
 from amp_rewrite import analyze, rewrite
 from amp_rewrite.cli.decisions import options_of
@@ -77,38 +76,6 @@ def test_plain_data():
     assert (found["flags"], found["frees"], found["source"]) == (["--list infer=Exp"], 4, "default")
     assert found["affected"] == ["Exp 'e1'", "Exp 'e2'", "Sqrt 's'", "Add 'q'"]
     assert of_cause(cause).reason.startswith("denied: overflows above 11.09")
-
-
-@pytest.mark.parametrize(
-    ("source", "flags", "words"),
-    [
-        ("g (float[4] x) => (float[4] y) { y = Unknown(x) }", "", "--op-type Unknown=float16 says so"),
-        (
-            "g (float[4, 4] x) => (float[4, 4] y) { y = com.microsoft.CDist (x, x) }",
-            "",
-            "it can only be float32 here",
-        ),
-        (SOURCES["chains"], "--keep-full 'p|o'", "leave out --keep-full 'p|o' (frees 2 nodes; not compared)"),
-        (SOURCES["two"], "--deny MatMul", "to allow: leave out --deny MatMul (frees 1 node; not compared)"),
-        (
-            SOURCES["squares"],
-            "--deny Mul",
-            "--list infer='Mul(x,x)' --list infer=Mul in place of --deny Mul (frees 2 nodes; not compared)",
-        ),
-        (
-            SOURCES["loose"],
-            "--list infer=Tanh",
-            "--allow Tanh in place of --list infer=Tanh (frees 2 nodes; not",
-        ),
-        ("g (float[4] x) => (float[4] y) { y = Neg(x) }", "", "nothing to gain"),
-        ("g (double[4] x) => (float[4] y) { y = Cast <to = 1> (x) }", "", "to gain: a Cast has"),
-    ],
-)
-def test_where_no_flag_helps(source, flags, words):
-    """Where nothing helps, or leaving a flag out does, that is said in place of a flag."""
-    causes = analyze(parse_model(f"{text.HEADER} {source}"), options_of(flags)).causes()
-    found = [of_cause(cause).suggestion for cause in causes]
-    assert any(words in remedy for remedy in found), found
 
 
 painted = Analysis.painted

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper, parser
 
-from amp_rewrite import certify
+from amp_rewrite import Options, certify, rewrite
+from amp_rewrite.certificate import numbering
+from amp_rewrite.certificate.certificate import Licence
+from amp_rewrite.certificate.numbered import Numbered
+from amp_rewrite.certificate.shapes import Ranks
 from amp_rewrite.errors import ModelError
-from tests.certificate_pairs import changed, check, model, move_to_file
+from tests.certificate_pairs import changed, check, model, move_to_file, outputs
 
 
 def double(depth):
@@ -190,3 +194,169 @@ def test_a_cast_like_whose_name_is_no_utf_8_is_no_traceback():
     original = model("g (float[2] x, int64[1] k) => (y) { named = CastLike (x, k) y = Neg (named) }")
     odd = original.SerializeToString().replace(b"named", b"n\xe5med")
     assert certify(original, odd).proved
+
+
+# ---- how many sizes a Reshape is given tells the rank of what it makes
+
+NETWORK = """<ir_version: 7, opset_import: ["" : {opset}]> g (float[n, c, h, w] x, int64[k] any) => (y)
+    <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] last = {{-1}}, int64[2] both = {{0, 1}},
+    int64 at = {{0}}> {{ s = Shape (x) {sizes} r = Reshape (x, t) y = Softmax <axis = 1> (r) }}"""
+TWO = {
+    "a part of a shape": "p = Slice (s, zero, two, zero) t = Identity (p)",
+    "from the end": "p = Slice (s, last, two, zero, last) t = Concat <axis = 0> (p, last)",
+    "sizes": "p = Gather <axis = 0> (s, both) t = Concat <axis = 0> (p)",
+    "through types": "p = Slice (s, zero, last) q = Cast <to = 6> (p) t = Slice (q, zero, two)",
+}
+OTHERS = {
+    "a size": (
+        "i = Gather <axis = 0> (s, at) p = Unsqueeze <axes = [0]> (i) t = Concat <axis = 0> (last, p)",
+        2,
+    ),
+    "by attributes": ("p = Slice <starts = [1], ends = [9]> (s) t = Identity (p)", 3),
+    "all of it": ("t = Identity (s)", 4),
+    "unknown sizes": ("t = Concat <axis = 0> (last, any)", None),
+    "an unknown part": ("t = Slice (s, zero, any)", None),
+}
+
+
+def rank(sizes):
+    """What is known of the axes of the value that the network reshapes."""
+    opset = 9 if "starts" in sizes else 11  # where a Slice still says it in attributes
+    proto = parser.parse_model(NETWORK.format(opset=opset, sizes=sizes))
+    made = numbering.number(Numbered(proto, None), {})
+    return Ranks(made).of(made.names.index("r"))
+
+
+@pytest.mark.parametrize("sizes", TWO.values(), ids=TWO)
+def test_computed_sizes_tell_a_rank(sizes):
+    """A Softmax over the second axis means the same at opset 13 where there are two."""
+    both = (parser.parse_model(NETWORK.format(opset=opset, sizes=sizes)) for opset in (11, 13))
+    assert certify(*both).proved
+
+
+@pytest.mark.parametrize(("sizes", "axes"), OTHERS.values(), ids=OTHERS)
+def test_as_many_sizes_as_axes(sizes, axes):
+    """Whatever makes them; of an unknown number of them nothing is known."""
+    assert rank(sizes) == axes
+
+
+def test_other_ranks_are_not_proved():
+    """With three sizes a Softmax over the second axis is another at opset 13."""
+    sizes = "p = Slice (s, zero, last) t = Identity (p)"
+    both = (parser.parse_model(NETWORK.format(opset=opset, sizes=sizes)) for opset in (11, 13))
+    assert rank(sizes) == 3
+    assert not certify(*both).proved
+
+
+@pytest.mark.parametrize(("parts", "axes"), [(60, 60), (2000, None)])
+def test_a_length_of_very_many_parts_is_not_known(parts, axes):
+    """No runtime has values of so many axes."""
+    assert rank(f"t = Concat <axis = 0> ({', '.join(['last'] * parts)})") == axes
+
+
+# ---- larger models, rescaled by hand, and faults in them
+
+
+def test_weights_that_a_norm_went_into_are_rescaled():
+    """The numbers that are computed anew have an exponent as well."""
+    original = model(
+        """g (float[2,4] x) => (float[2,4] y) <float[2,2,1,1] w = {3, 5, 7, 9}, float[2] s = {1, 2},
+        float[2] v = {3, 4}, int64[4] image = {1, 2, 2, 2}, int64[2] shape = {2, 4}> {
+        i = Reshape (x, image) c = Conv (i, w) n = BatchNormalization (c, s, v, v, v)
+        l = ReduceL1 (n) q = Div (n, l) y = Reshape (q, shape) }"""
+    )
+    result = rewrite(original, Options(level="unsafe-force-all", check=False)).model
+    for tensor in result.graph.initializer:
+        numbers = numpy_helper.to_array(tensor)
+        if numbers.dtype == np.float16:
+            tensor.CopyFrom(numpy_helper.from_array(numbers / np.float16(4), tensor.name))
+    found = certify(original, result)
+    assert found.licences == {Licence.MERGED: 1, Licence.RESCALED: 2}, found
+
+
+LARGER = {
+    # the shapes of weights, those that are divided by 4, other stored values, and the nodes
+    "a residual stream": (
+        {"w": (4, 4), "a": (4,), "v": (4, 4), "g": (4,), "o": (4, 4), "b": (4,)},
+        "wao",
+        "float e = {0.01}, float two = {2}, float k = {1}",
+        """m = MatMul (x, w) n = Add (m, a) r = Relu (n) f = MatMul (r, v) h = Add (f, n) p = Pow (h, two)
+        s = ReduceMean <axes = [-1]> (p) d = Add (s, e) q = Sqrt (d) c = Div (h, q) l = Mul (c, g)
+        i = MatMul (l, o) j = Add (i, h) t = LayerNormalization <epsilon = 0.02> (j, g, b)
+        u = Mul (i, k) z = Tanh (u) y = Add (t, z)""",
+    ),
+    "convolutions": (
+        {"w": (4, 2, 1, 1), "b": (4,), "v": (4, 4, 1, 1), "g": (4,), "o": (2, 4, 1, 1)},
+        "wb",
+        "int64[4] image = {1, 2, 2, 2}, int64[2] shape = {2, 4}, float k = {1}",
+        """i = Reshape (x, image) a = Conv (i, w, b) r = Relu (a) c = Conv (r, v) d = Add (c, a)
+        n = InstanceNormalization <epsilon = 0.02> (d, g, g) s = Sigmoid (n) p = Mul (d, s)
+        u = Conv (p, o) q = Mul (u, k) y = Reshape (q, shape)""",
+    ),
+}
+
+
+def larger(name):
+    """The original and the result."""
+    weights, smaller, stored, nodes = LARGER[name]
+    text = f"g (float[2,4] x) => (float[2,4] y) <{stored}> {{ {nodes} }}"
+    changes = {"{0.01}": "{0.000625}", "= 0.02": "= 0.00125", "k = {1}": "k = {4}"}
+    original = model(text)
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    result = model(text)
+    for weight, shape in weights.items():
+        numbers = np.random.default_rng(5).standard_normal(shape, np.float32)
+        original.graph.initializer.append(numpy_helper.from_array(numbers, weight))
+        numbers = numbers / np.float32(4 if weight in smaller else 1)
+        result.graph.initializer.append(numpy_helper.from_array(numbers, weight))
+    return original, result
+
+
+def faults(result):
+    """Changes of a result that are a fault each, by what they are."""
+    for at, tensor in enumerate(result.graph.initializer):
+        numbers = numpy_helper.to_array(tensor)
+        if numbers.dtype.kind == "f":
+            bits = numbers.copy()
+            bits.reshape(-1).view(f"u{numbers.itemsize}")[0] ^= 1
+            for what, other in (("twice", numbers * 2), ("half of", numbers / 2), ("a bit of", bits)):
+                wrong = numpy_helper.from_array(np.asarray(other, numbers.dtype), tensor.name)
+                yield (
+                    f"{what} {tensor.name}",
+                    lambda it, at=at, wrong=wrong: it.graph.initializer[at].CopyFrom(wrong),
+                )
+    for at, node in enumerate(result.graph.node):
+        for factor in (0.25, 2, 4, 16) if [each.name for each in node.attribute] == ["epsilon"] else ():
+            epsilon = helper.make_attribute("epsilon", node.attribute[0].f * factor)
+            yield (
+                f"epsilon times {factor}",
+                lambda it, at=at, epsilon=epsilon: it.graph.node[at].attribute[0].CopyFrom(epsilon),
+            )
+        if node.op_type == "Mul" and "k" in node.input[1]:
+            plain = helper.make_node("Identity", node.input[:1], node.output)
+            yield f"no {node.output[0]}", lambda it, at=at, plain=plain: it.graph.node[at].CopyFrom(plain)
+            again = helper.make_node("Mul", ["once", node.input[1]], node.output)
+            yield f"{node.output[0]} twice", lambda it, at=at, again=again: multiply(it.graph, at, again)
+
+
+def multiply(graph, at, again):
+    """Put a second Mul behind one."""
+    graph.node[at].output[0] = "once"
+    graph.node.insert(at + 1, again)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("name", LARGER)
+def test_faults_in_rescaled_models_are_refused(name, kind):
+    """Unless the output has the same bits."""
+    original, result = larger(name)
+    if kind != "float32":
+        options = Options(half=kind, level="unsafe-force-all", check=False, certify=False)
+        result = rewrite(result, options).model
+    expected = outputs(result)
+    assert certify(original, result).proved
+    wrong = {what: changed(result, change) for what, change in faults(result)}
+    assert len(wrong) > 15
+    for what, mutant in wrong.items():
+        assert not certify(original, mutant).proved or outputs(mutant) == expected, what

@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 import amp_rewrite
 from amp_rewrite import Options, certify, load_lists, restore, rewrite
-from amp_rewrite.errors import ListError, OptionError
+from amp_rewrite.errors import ListError
 from amp_rewrite.operators.declared_types import KEY
 from tests import text
 from tests.commands import run
@@ -85,13 +85,6 @@ def test_lists_declare_types(tmp_path):
     path.write_text("types: float16\n")
     with pytest.raises(ListError, match="the types are not a mapping"):
         load_lists(path)
-
-
-@pytest.mark.parametrize("value", [3, "own:Op=float16", {"own:Op": 3}, {3: "float16"}, {"own:Op": "fp16"}])
-def test_a_wrong_declaration_is_an_option_error(value):
-    """It names the field."""
-    with pytest.raises(OptionError, match=r"Options\.op_types"):
-        Options(op_types=value)
 
 
 CASE = ("--op-type", "autoware:SparseVoxelPlugin=float16", "--op-type", "autoware:BevPoolPlugin=half")

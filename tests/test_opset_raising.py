@@ -1,12 +1,15 @@
 """The bits of Max and Min in place of a Clip; `opset_raising.cases` has the rest."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
+from amp_rewrite import rewrite
+from amp_rewrite.errors import ModelError
 from amp_rewrite.policy.options import Options
 from amp_rewrite.preparing import operator_forms
-from tests import text
+from tests import real_models, text
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, -3, -0.0, 0, 1e-45, 3, 6, 7, 3.4e38, -3.4e38], np.float32)
 
@@ -48,3 +51,24 @@ def _run(onnxruntime, model):
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return session.run(["b"], {"x": SPECIAL.reshape(12, 1)})[0]
+
+
+# ---- `--opset N` of real models
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [13, 18, 21])
+@pytest.mark.parametrize("name", real_models.NAMES)
+def test_a_real_model_computes_the_same_or_is_refused(name, opset):
+    """What is not refused, by a line that says why, is proved and loads."""
+    runtime = pytest.importorskip("onnxruntime")
+    problem = ""
+    try:
+        result = rewrite(onnx.load(real_models.path(name)), Options(opset=opset, storage_only=True))
+    except ModelError as error:
+        problem = str(error)
+    else:
+        assert result.report.certificate is None or result.report.certificate.proved
+        assert result.model.opset_import[0].version == opset
+        runtime.InferenceSession(result.model.SerializeToString())
+    assert not problem or "does not stay the same from opset" in problem

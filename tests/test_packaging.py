@@ -1,5 +1,7 @@
 """What is packed, and that lists are found in a wheel, an editable install and a clone."""
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -108,3 +110,24 @@ def test_a_bare_clone(tmp_path):
     assert probed(tmp_path, [ROOT]) == (ROOT, ROOT / "oplists", LISTS)
     assert "Usage" in python(ROOT / "cli.py", "--help", cwd=tmp_path)
     assert "Usage" in python("-m", "amp_rewrite", "--help", cwd=tmp_path, path=[ROOT])
+
+
+# ---- the libraries that the HTML report carries are those of the record
+
+VENDOR = ROOT / "amp_rewrite" / "reporting" / "html" / "vendor"
+LIBRARIES = json.loads((VENDOR / "vendor.json").read_text())
+VENDORED = [(name, file["sha256"]) for library in LIBRARIES for name, file in library["files"].items()]
+
+
+@pytest.mark.parametrize(("name", "expected"), VENDORED)
+def test_a_file_is_the_one_that_was_recorded(name, expected):
+    """Nobody edited it, and no checkout changed its line ends."""
+    assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == expected
+
+
+def test_nothing_else_is_vendored():
+    """Every file of the folder is on the record, and each library has its licence beside it."""
+    assert {path.name for path in VENDOR.iterdir()} == {"vendor.json", *(name for name, _ in VENDORED)}
+    for library in LIBRARIES:
+        assert library["integrity"].startswith("sha512-")
+        assert any(name.endswith(".LICENSE") for name in library["files"])

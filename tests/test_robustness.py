@@ -5,6 +5,7 @@ Each is one line and exit code 2, and nothing is left behind.
 """
 
 import errno
+import importlib.util
 import os
 import resource
 import signal
@@ -16,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests import text
+from tests import fuzz, text
 from tests.commands import every, failure
 
 ROOT = Path(__file__).parents[1]
@@ -203,3 +204,24 @@ def test_a_name_that_is_no_utf8(model):
     assert (code, errors) == (0, "")
     assert "it only accepts UTF-8 paths" in said
     assert target.exists()
+
+
+# ---- A share of the trials of tests/fuzz.py
+
+FEW = 40
+"""What fits into a quarter of a minute on two cores."""
+
+
+@pytest.mark.slow
+def test_mutated_models():
+    """Each is rewritten, or refused in one line; nothing is left behind, and nothing that runs is refused."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        pytest.skip("onnxruntime says which models a runtime takes")
+    assert [trial for trial in fuzz.run(range(FEW), jobs=1) if trial.fault] == []
+
+
+@pytest.mark.slow
+def test_a_trial_is_known_by_its_number():
+    """The same number gives the same model, in whatever process."""
+    first, again = (fuzz.Trials(seed=5) for _ in range(2))
+    assert first.damaged(7) == again.damaged(7) != first.damaged(8)

@@ -282,50 +282,6 @@ def test_real_steps_are_found(name):
     assert len(named.difference(frontier)) <= 2  # those of embeddings are found before a factor
 
 
-QUIET = "float one = {1.0}"
-PAIRS = "w1=q1 w2=q2"
-UPDATES = "m1 = Sub (w1, dw1)  q1 = Mul (m1, lr)  a2 = Mul (lr, dw2)  m2 = Sub (w2, a2)  q2 = Identity (m2)"
-QS = "float[4, 16] q1, float[16, 3] q2"
-ONE_LAYER = """<ir_version: 8, opset_import: ["" : 18]>
-  step (float[8, 4] x, float[8, 3] y, float lr, float[4, 3] w) => (float loss, float[4, 3] w_new) {
-    xt = Transpose <perm = [1, 0]> (x)  p = Gemm <transA = 1> (xt, w)  d = Sub (p, y)  sq = Mul (d, d)
-    loss = ReduceMean <keepdims = 0> (sq)  dw = MatMul (xt, d)  a = Mul (dw, lr)  w_new = Sub (w, a) }"""
-FOUND = {
-    "a forward value is the seed": (ONE_LAYER, "loss", "d", "w=w_new", ("seed",)),
-    "the first output is the seed": (
-        source(seeded="dp = Mul (dm, one)", stored=QUIET).replace("dm = Mul (d, scale)", "dm = Neg (d)"),
-        *("loss", "dm", "w1=w1_new w2=w2_new", ("seed",)),
-    ),
-    "an output of the forward pass is no state": (
-        source(UPDATES, new=f"{QS}, float[8, 3] d"), "loss", "loss_grad", PAIRS, ("state",)
-    ),
-    "a scalar of the state is no loss": (
-        source(f"{MOVES} m = ReduceMean <keepdims = 0> (dw1)  n_new = Add (n, m)",
-               f"{STATE}, float n", f"{NEW}, float n_new", loss="total"),
-        *("total", "loss_grad", "w1=w1_new w2=w2_new n=n_new", ("loss",)),
-    ),
-    "all of it": (
-        source(UPDATES, new=QS, seeded="dp = Mul (dm, one)", stored=QUIET, loss="total"),
-        *("total", "scale", PAIRS, ("loss", "state", "seed")),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("written", "loss", "seed", "state", "guessed"), FOUND.values(), ids=FOUND)
-def test_the_dataflow_says_what_no_name_does(written, loss, seed, state, guessed):
-    """And which parts of the spec it said."""
-    found = training.insert_loss_scale(step(written)).step
-    assert found.spec == TrainSpec(loss, seed, state.split())
-    assert found.guessed == guessed
-
-
-def test_named_gradients_are_linear_in_the_seed():
-    """One that no product leads to as well: `scale` is not in it."""
-    written = source(f"{MOVES} db = ReduceSum <keepdims = 0> (d)", seeded="dp = Mul (dm, one)", stored=QUIET)
-    assert training.find_spec(step(written)).seed == "scale"
-    assert training.find_spec(step(written), gradients=["dw1", "dw2", "db"]).seed == "d"
-
-
 def _renamed(model):
     """The model with numbers as the names of all values, and the new names by the old ones."""
     graph, names = model.graph, {}

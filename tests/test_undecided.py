@@ -1,14 +1,19 @@
 """What float32 itself does not tell is inconclusive: neither a failure of half, nor a pass."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 import amp_rewrite
+from amp_rewrite.policy.options import Level, Options
+from amp_rewrite.rewriting import annotations, plan_files
+from amp_rewrite.rewriting.decisions import Decisions
+from amp_rewrite.rewriting.plan import Rescaled, Scaled
 from amp_rewrite.running.tolerances import Tolerances
-from tests import commands, text
+from tests import case_files, commands, real_models, text
 
 pytest.importorskip("onnxruntime")
 from amp_rewrite.reporting import page
@@ -147,3 +152,122 @@ def test_a_constant_image_is_inconclusive(tmp_path):
     assert not any(word in found.output for word in ("FAIL", "tuned", "tried", "search"))
     verdict = json.loads((tmp_path / "r.json").read_text())["verification"]
     assert (verdict["verified"], verdict["blame"]) == (False, None)
+
+
+# ---- behind a selection rows are compared as the original selects; the models are in selections.models
+
+RNG = np.random.default_rng(0)
+SCORES = (0.5 + 1e-4 * RNG.standard_normal((1, 400, 1))).astype(np.float32)
+"""Scores of which half makes few numbers, but for the first ones."""
+SCORES[0, :5, 0] = 0.95, 0.9, 0.85, 0.8, 0.75
+ROWS = np.concatenate([RNG.uniform(0, 640, (1, 400, 4)), SCORES], axis=2).astype(np.float32)
+
+SELECTIONS = list(case_files.read(Path(__file__).with_name("selections.models")))
+
+
+@pytest.mark.parametrize("case", SELECTIONS, ids=lambda case: case.name)
+def test_what_is_selected_is_compared_in_the_originals_order(case):
+    """The verdict says what differs, and how close it is."""
+    options = amp_rewrite.Options(level=Level.UNSAFE_FORCE_ALL)
+    result = amp_rewrite.rewrite(text.model(case.result), options).model
+    verdict = amp_rewrite.verify(text.model(case.model), result, {"x": ROWS})
+    if case.claims == ("far",):
+        assert verdict.is_far
+        return
+    assert verdict.ok
+    assert verdict.error < 1e-3
+    (choice,) = verdict.choices
+    assert choice.places > 5
+    assert 0 < choice.gap < 1e-3
+    (said,) = (note for note in verdict_text.notes(verdict) if "selections" in note)
+    assert said.startswith("compared with the original's selections: ")
+    assert said.endswith(f"between values at most {choice.gap:.1e} apart")
+
+
+def test_nothing_is_tuned_for_rows_that_change_places(tmp_path):
+    """The half result is written at once, and the line says what changed."""
+    path, data = tmp_path / "m.onnx", tmp_path / "d.npz"
+    onnx.save(text.model(SELECTIONS[0].model), path)
+    np.savez(data, x=ROWS)
+    done = commands.run(path, "--data", data, "--force-half", ".*")
+    assert done.exit_code == 0
+    assert "compared with the original's selections: TopK 'v', at " in done.output
+    assert "PASS" in done.output
+    assert "values that half rounds" not in done.output
+
+
+def test_a_detectors_rows_are_compared_one_by_one():
+    """From a report: half misses none of the best 300 rows, and is off by 0.07 px."""
+    path = real_models.SHARED / "cases" / "82_topk.onnx"
+    if not path.is_file():
+        pytest.skip(real_models.MISSING)
+    sample = dict(np.load(path.with_suffix(".npz")))
+    verdict = amp_rewrite.verify(path, amp_rewrite.rewrite(path.read_bytes()).model, sample)
+    assert verdict.ok
+    assert [choice.places > 100 for choice in verdict.choices] == [True, True]
+
+
+# ---- A saturated output proves nothing: what it is computed from is compared in its place
+
+WEIGHTS = np.random.default_rng(0).standard_normal((32, 10)).astype(np.float32)
+SATURATED = list(case_files.read(Path(__file__).with_name("saturation.models")))
+
+
+@pytest.mark.parametrize("case", SATURATED, ids=lambda case: case.name)
+def test_what_is_before_a_saturated_output_is_compared(case):
+    """The error is that of the numbers that were saturated, and the verdict says so. A result that is wrong
+    there is inconclusive: it may be right on these inputs, so nothing is searched. An output that is not
+    saturated has an error of its own, which counts.
+    """
+    claims = dict(claim.split() for claim in case.claims)
+    value = claims.get("saturated", "")
+    verdict, wrong = (judged_case(case, claims, factor=factor) for factor in (1.0, 1.05 if value else 1.5))
+    (output,) = verdict.outputs
+    assert (verdict.ok, output.saturated or "") == (True, value)
+    if not value:
+        assert wrong.is_far == (claims["wrong"] == "far")
+        return
+    assert 1e-4 < verdict.error < 1e-3
+    said = f"y is saturated on these inputs: '{value}' before it is compared"
+    assert said in list(verdict_text.notes(verdict))
+    assert (wrong.ok, wrong.is_far, verdict_text.conclusion(wrong)) == (False, False, "inconclusive")
+    said = f"y: proves nothing: it is saturated, and before it, in '{value}', error 0."
+    assert wrong.faults[0].startswith(said)
+
+
+def judged_case(case, claims, factor):
+    """The verdict on a half result whose weights are off by a factor."""
+    before, after = (text.model(case.model, {"w": WEIGHTS * np.float32(by)}) for by in (1.0, factor))
+    options = amp_rewrite.Options(level=Level.UNSAFE_FORCE_ALL)
+    x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    sample = {"x": np.float32(claims.get("inputs", 300)) * x}
+    return amp_rewrite.verify(before, amp_rewrite.rewrite(after, options).model, sample)
+
+
+@pytest.mark.parametrize("is_rescaled", [True, False])
+def test_a_value_that_is_stored_times_a_power_of_two_is_compared_without_it(is_rescaled):
+    """Where the result says that it stores values so: else it is wrong."""
+    before = text.model(SATURATED[0].model, {"w": WEIGHTS})
+    body = """g (float[4,32] x) => (float[4,10] y) <float[32,10] w, float four = {4}> {
+        c = Cast <to = 10> (x) f = Cast <to = 1> (c) h = MatMul (f, w) u = Mul (h, four) y = Softmax (u) }"""
+    after = text.model(body, {"w": WEIGHTS / 4})
+    if is_rescaled:
+        scaled = Rescaled((Scaled("h", None, 0, 2),))
+        plan = plan_files.of("", Decisions(()), plan_files.options_of(Options()), scaled)
+        after.metadata_props.add(key=annotations.KEY, value=annotations.packed(plan))
+    x = 300 * np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    x[0, 0] = np.inf
+    assert amp_rewrite.verify(before, after, {"x": x}).ok == is_rescaled
+
+
+def test_channels_of_far_means_are_not_saturated():
+    """Each lies at an end of the range of both, but has an error of its own that shows."""
+    body = """g (float[1,2,8,8] x) => (float[1,2,8,8] y) <float[1,2,1,1] deviations = {{1, 100}},
+        float[1,2,1,1] means = {{0, 40000}}> {{ {h} u = Mul (h, deviations) y = Add (u, means) }}"""
+    before = text.model(body.format(h="h = Tanh (x)"))
+    after = text.model(body.format(h="c = Cast <to = 10> (x) t = Tanh (c) h = Cast <to = 1> (t)"))
+    x = np.random.default_rng(1).standard_normal((1, 2, 8, 8)).astype(np.float32)
+    verdict = amp_rewrite.verify(before, after, {"x": x})
+    assert verdict.ok
+    assert not verdict.outputs[0].saturated
+    assert 1e-5 < verdict.error < 1e-3

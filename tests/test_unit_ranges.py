@@ -2,11 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
-from amp_rewrite import analyze, rewrite
+import amp_rewrite
+from amp_rewrite import Pins, Tolerances, analyze, rewrite
 from amp_rewrite.analysis.observed import Extremes
 from amp_rewrite.bounds import bounding
 from amp_rewrite.bounds.unit_ranges import Knowledge
@@ -84,3 +87,26 @@ def test_nothing_is_bounded_that_nobody_asked_for():
     asked = rewrite(model(TWO), on_plan=lambda analysis: analysis.ranges())
     assert asked.report.ranges is not None
     assert rewrite(model(TWO), Options(ranges={"x": (0, 1)})).report.ranges is not None
+
+
+# ---- A large offset in the models of users: `ranges.cases` has the small ones
+
+SHARED_CASES = Path(__file__).parents[1].parent / "shared" / "cases"
+
+
+@pytest.mark.parametrize("name", ["62_two", "62_mixed"])
+@pytest.mark.skipif(not SHARED_CASES.is_dir(), reason="needs ../shared")
+def test_a_weather_model_keeps_what_varies(name):
+    """Its de-normalisation is float32 alone, and forced into half the verdict and the search fail for it."""
+    pytest.importorskip("onnxruntime")
+    from amp_rewrite.tuning.tune import tune  # noqa: PLC0415
+
+    proto, feeds = onnx.load(SHARED_CASES / f"{name}.onnx"), dict(np.load(SHARED_CASES / f"{name}.npz"))
+    result = amp_rewrite.rewrite(proto)
+    assert result.report.nodes.half == 5
+    assert amp_rewrite.verify(proto, result.model, feeds, Tolerances(error=1e-3), device="cpu").ok
+    forced = Options(pins=Pins(force_half="/Add"))
+    verdict = amp_rewrite.verify(proto, amp_rewrite.rewrite(proto, forced).model, feeds, device="cpu")
+    assert verdict.is_far
+    assert verdict.error > 0.1 > 1e-3 > verdict.outputs[0].metrics.relative_l2
+    assert not tune(proto, feeds, forced, max_error=1e-3, device="cpu").is_met

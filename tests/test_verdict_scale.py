@@ -9,7 +9,7 @@ import pytest
 
 import amp_rewrite
 from amp_rewrite.numerics.half import BFLOAT16
-from amp_rewrite.running.tolerances import Tolerances, parse_tolerances
+from amp_rewrite.running.tolerances import parse_tolerances
 from tests import text
 
 pytest.importorskip("onnxruntime")
@@ -256,17 +256,6 @@ def test_the_relative_l2_of_each_sample_is_shown():
     assert list(verdict_text.notes(judged([1.0], 1e-3))) == []
     (long,) = verdict_text.notes(judged([1.0] * 30, 1e-3))
     assert long.endswith(", and 20 more, at most 1.0e-03")
-
-
-def test_bounds_from_python():
-    """The same rule in the constructor, and what is not a number is refused."""
-    assert (Tolerances().error, Tolerances().relative_l2) == (0.01, None)
-    assert Tolerances(relative_l2=0.02).error is None
-    assert Tolerances(relative_l2=0.02, error=0.01).error == 0.01
-    with pytest.raises(amp_rewrite.errors.OptionError, match=r"Tolerances.atol: inf is not from 0 to"):
-        Tolerances(atol=math.inf)
-    with pytest.raises(amp_rewrite.errors.OptionError, match="no tolerance is left"):
-        parse_tolerances(("error=none", "agreement=none", "non_finite=none", "atol=1"))
 
 
 # ---- the floor, and float32's own noise

@@ -27,6 +27,7 @@ from amp_rewrite.policy import operator_lists
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running.inputs import feeds
 from amp_rewrite.running.tolerances import Tolerances
+from amp_rewrite.tuning.tune import tune
 from tests import text, train_steps, tuning_models
 
 NAMES = {
@@ -59,6 +60,7 @@ CALLS = {
     "plan_files": plan_files,
     "replace": replace,
     "training": training,
+    "tune": tune,
 }
 """What calls may name besides: the public names, and what they take."""
 
