@@ -138,6 +138,9 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
         infos = [] if unknown is None else [info for info in subgraph.value_info if info.name not in unknown]
         del subgraph.value_info[:]
         subgraph.value_info.extend(infos)
+        for dim in (dim for info in subgraph.value_info for dim in info.type.tensor_type.shape.dim):
+            if dim.dim_param.startswith(_MADE_UP):  # by an earlier inference, which named some values alone
+                dim.ClearField("dim_param")
         for info in subgraph.output if subgraph is graph else (*subgraph.input, *subgraph.output):
             if unknown is None or info.name in unknown:
                 info.type.tensor_type.ClearField("shape")
@@ -149,6 +152,10 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
         for attribute in (each for node in subgraph.node for each in node.attribute):
             if attribute.type == AttributeProto.TENSOR:
                 _empty(attribute.t)
+
+
+_MADE_UP = "unk__"
+"""The beginning of names that onnx gives to open sizes."""
 
 
 def _store_casts(graph: GraphProto) -> None:
