@@ -411,7 +411,7 @@ def _verdict(
     """Return the first verdict of `verify`, with these keywords, on the model of a plan that fails on a group
     of samples, or that on the first group; if the model is a file, the result is a temporary file.
     """
-    quick = Options(check=False, metadata=False)
+    quick = Options(check=False, metadata=False, certify=False)  # what is applied is checked and proved
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "tuned.onnx" if arguments.is_path(model) else None
         result: Any = pipeline.rewrite(cast(Any, model), quick, output=output, replay=plan)
