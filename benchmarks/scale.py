@@ -29,7 +29,7 @@ OURS = """
 import json, sys, time
 from amp_rewrite import rewrite
 start = time.perf_counter()
-report = rewrite(sys.argv[1], output=sys.argv[2]).report
+report = rewrite(sys.argv[1], output=sys.argv[2], force=True).report  # the other tool has written there
 print(json.dumps([time.perf_counter() - start, dict(report.seconds)]))
 """
 THEIRS = """
