@@ -16,6 +16,7 @@ from onnx import (
     NodeProto,
     TensorProto,
     TypeProto,
+    ValueInfoProto,
     helper,
     numpy_helper,
 )
@@ -137,10 +138,8 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
     for subgraph in _graphs_in(graph):
         infos = [] if unknown is None else [info for info in subgraph.value_info if info.name not in unknown]
         del subgraph.value_info[:]
+        _forget_names(infos)
         subgraph.value_info.extend(infos)
-        for dim in (dim for info in subgraph.value_info for dim in info.type.tensor_type.shape.dim):
-            if dim.dim_param.startswith(_MADE_UP):  # by an earlier inference, which named some values alone
-                dim.ClearField("dim_param")
         for info in subgraph.output if subgraph is graph else (*subgraph.input, *subgraph.output):
             if unknown is None or info.name in unknown:
                 info.type.tensor_type.ClearField("shape")
@@ -152,6 +151,13 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
         for attribute in (each for node in subgraph.node for each in node.attribute):
             if attribute.type == AttributeProto.TENSOR:
                 _empty(attribute.t)
+
+
+def _forget_names(infos: Iterable[ValueInfoProto]) -> None:
+    """Remove names of sizes that an earlier inference made up: it named those of some values alone."""
+    for dim in (dim for info in infos for dim in info.type.tensor_type.shape.dim):
+        if dim.dim_param.startswith(_MADE_UP):
+            dim.ClearField("dim_param")
 
 
 _MADE_UP = "unk__"
