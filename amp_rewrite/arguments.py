@@ -11,6 +11,8 @@ import inspect
 import os
 import reprlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -173,3 +175,44 @@ def function(name: str, value: object) -> None:
     """Raise OptionError for a value that is neither None nor callable."""
     if value is not None and not callable(value):
         raise refused(name, f"{describe(value)} is not callable")
+
+
+# What becomes of weights, an argument of options and of writers.
+
+
+class Beside(enum.Enum):
+    """The condition for external data, weights in files beside a result that is a file.
+
+    AUTO: where the model had external data, or exceeds one file (2 GiB). ALWAYS. NEVER.
+
+    Examples:
+        >>> from amp_rewrite import Options
+        >>> Options(external_data="always").external_data.beside
+        <Beside.ALWAYS: 'always'>
+    """
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalData:
+    """The storage of weights of a result that is a file.
+
+    With `largest`, no data file has more bytes than that, but for one that holds a single larger tensor.
+    `beside` may be given by its value. Raises OptionError for an invalid `beside` or size.
+
+    Examples:
+        >>> from amp_rewrite.options import ExternalData
+        >>> ExternalData(largest=2 * 10**9).beside
+        <Beside.AUTO: 'auto'>
+    """
+
+    beside: Beside
+    largest: int | None
+
+    def __init__(self, beside: Beside | str = Beside.AUTO, largest: int | None = None) -> None:
+        hold = partial(object.__setattr__, self)
+        hold("beside", choice("ExternalData.beside", beside, Beside))
+        hold("largest", None if largest is None else whole("ExternalData.largest", largest, least=1))

@@ -5,8 +5,8 @@ import onnx
 import pytest
 
 from amp_rewrite import Options, rewrite
+from amp_rewrite.arguments import Beside, ExternalData
 from amp_rewrite.errors import ModelError
-from amp_rewrite.files.beside import Beside, ExternalData
 from tests import text
 
 TEXT = """g (float[4, 4] x) => (float[4, 4] y) <float[4, 4] w> { h = MatMul(x, w)  y = Relu(h) }"""

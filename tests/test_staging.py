@@ -14,9 +14,9 @@ import onnx
 import pytest
 
 from amp_rewrite import Options, many, rewrite
+from amp_rewrite.arguments import Beside, ExternalData
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import staging
-from amp_rewrite.files.beside import Beside, ExternalData
 from tests import text
 from tests.commands import refusal
 from tests.model_files import BESIDE, content, names, saved, weight

@@ -11,9 +11,9 @@ from onnx import helper, numpy_helper
 
 import amp_rewrite
 from amp_rewrite import Observed, rewrite
+from amp_rewrite.arguments import Beside, ExternalData
 from amp_rewrite.demo import train_step
 from amp_rewrite.errors import OutputError
-from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.model import external_data, output_paths, writing
 from amp_rewrite.model import external_data as external_module
 from amp_rewrite.policy.options import Options

@@ -19,10 +19,10 @@ from click.testing import CliRunner
 
 import amp_rewrite
 from amp_rewrite import demo, testing, training
+from amp_rewrite.arguments import ExternalData
 from amp_rewrite.cli import main
 from amp_rewrite.coverage import coverage_rules
 from amp_rewrite.errors import AmpRewriteError
-from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.policy import operator_lists
 from amp_rewrite.rewriting import plan_files
 from amp_rewrite.running.inputs import feeds

@@ -170,7 +170,7 @@ def find_clamps(parts: Iterable[tuple[Array, Array]]) -> Clamps | None:
     for old, new in parts:
         sizes = np.abs(new.astype(np.float32))
         half = BFLOAT16 if new.dtype == BFLOAT16.numpy else FLOAT16
-        clamped = np.isfinite(old) & np.isfinite(sizes) & (np.abs(old) > half.largest)
+        clamped = np.isfinite(sizes) & _clamp_mask(old, half)
         if new.dtype == np.float32:
             clamped &= np.isin(sizes, (FLOAT16.fill, BFLOAT16.fill))
         fills.update(sizes[clamped].tolist())

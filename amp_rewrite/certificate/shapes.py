@@ -156,12 +156,8 @@ def _forget(graph: GraphProto, unknown: Container[str] | None) -> None:
 def _forget_names(infos: Iterable[ValueInfoProto]) -> None:
     """Remove names of sizes that an earlier inference made up: it named those of some values alone."""
     for dim in (dim for info in infos for dim in info.type.tensor_type.shape.dim):
-        if dim.dim_param.startswith(_MADE_UP):
+        if dim.dim_param.startswith(worker.MADE_UP):
             dim.ClearField("dim_param")
-
-
-_MADE_UP = "unk__"
-"""The beginning of names that onnx gives to open sizes."""
 
 
 def _store_casts(graph: GraphProto) -> None:

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import click
 
 from amp_rewrite import pipeline
+from amp_rewrite.arguments import Beside, ExternalData
 from amp_rewrite.cli.flags import PATH, Flag, Need, Record, as_field, command, flag, written
 from amp_rewrite.cli.records import SizeFlags, assignments, holds_ranges, quantity
 from amp_rewrite.errors import OptionError
 from amp_rewrite.explaining.frozen_analysis import Analysis
-from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import FLOAT16, Half
 from amp_rewrite.policy import devices, operator_lists, targets

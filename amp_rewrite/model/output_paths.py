@@ -9,9 +9,9 @@ from enum import Enum
 from pathlib import Path
 
 from amp_rewrite import arguments
+from amp_rewrite.arguments import ExternalData
 from amp_rewrite.errors import OptionError, OutputError
 from amp_rewrite.files import reading, staging
-from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.model import external_data
 from amp_rewrite.model.loading import ModelSource, open_file
 from amp_rewrite.numerics.half import Half

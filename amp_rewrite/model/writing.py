@@ -14,9 +14,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from amp_rewrite.arguments import Beside, ExternalData
 from amp_rewrite.errors import OutputError
 from amp_rewrite.files import staging
-from amp_rewrite.files.beside import Beside, ExternalData
 from amp_rewrite.files.reading import is_same
 from amp_rewrite.files.staging import Stage, Transaction
 from amp_rewrite.model import external_data as external

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_rewrite import arguments
-from amp_rewrite.arguments import PathLike, Texts
-from amp_rewrite.files.beside import Beside, ExternalData
+from amp_rewrite.arguments import Beside, ExternalData, PathLike, Texts
 from amp_rewrite.numerics import half as halves
 from amp_rewrite.numerics.half import BFLOAT16, FLOAT16, Half
 from amp_rewrite.onnx_types import schema

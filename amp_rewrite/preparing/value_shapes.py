@@ -286,14 +286,12 @@ def _has_slice_10(model: ir.Model, nodes: GraphNodes) -> bool:
 _WRONG_SLICE = 10
 """The version of Slice whose inference copies the names of the dimensions that it cuts (onnx 1.23)."""
 
-_MADE_UP = "unk__"
-
 
 def _forget_made_up(value: ir.Value) -> None:
     """Remove names that an earlier inference generated: ours generates the same ones for other dimensions."""
     dims = None if value.is_graph_output() else _dims(value.shape)
     if dims is not None:
-        dimensions = [None if isinstance(dim, str) and dim.startswith(_MADE_UP) else dim for dim in dims]
+        dimensions = [None if str(dim).startswith(worker.MADE_UP) else dim for dim in dims]
         value.shape = value.shape if dimensions == list(dims) else ir.Shape(dimensions)
 
 
@@ -317,7 +315,7 @@ def _declare(value: ir.Value, inferred: onnx.TypeProto.Tensor, types: Types, nam
 def _dimension(dim: onnx.TensorShapeProto.Dimension, names: _Names) -> int | str | None:
     if dim.HasField("dim_value"):
         return dim.dim_value or None  # onnx infers 0 for some open dimensions, as in Attention
-    is_made_up = dim.dim_param.startswith(_MADE_UP)
+    is_made_up = dim.dim_param.startswith(worker.MADE_UP)
     is_kept = names is _Names.ALL or (names is _Names.GIVEN and not is_made_up)
     return dim.dim_param or None if is_kept else None
 

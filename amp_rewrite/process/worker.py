@@ -87,6 +87,10 @@ def infer(
     return onnx.GraphProto.FromString(result) if result else None
 
 
+MADE_UP = "unk__"
+"""The beginning of the names that onnx's inference gives to open sizes."""
+
+
 @functools.cache
 def _worker(_process: int) -> tuple[ChildProcess, threading.Lock]:
     """Return the worker of a process. A fork has its own: a thread that it lacks may hold the lock."""

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from amp_rewrite import arguments
+from amp_rewrite.arguments import ExternalData
 from amp_rewrite.errors import ModelError, OptionError
-from amp_rewrite.files.beside import ExternalData
 from amp_rewrite.model import constants, graph_edits, inlining, loading, output_paths, serialization, writing
 from amp_rewrite.model.loading import ModelSource
 from amp_rewrite.onnx_types import schema

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from amp_rewrite.files.beside import ExternalData
+from amp_rewrite.arguments import ExternalData
 from amp_rewrite.model import external_data, inlining, loading, proto_traversal, serialization, writing
 from amp_rewrite.model.loading import Loaded
 from amp_rewrite.onnx_types import element_types
